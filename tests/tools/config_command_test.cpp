@@ -51,11 +51,29 @@ TEST_F(ConfigCheckOf, SaysWhereEachValueComesFrom) {
 
   EXPECT_EQ(result.status, 0) << result.err;
   for (const char* line :
-       {"  \"train_batch_size\": 8,  // line 2\n", "  \"train_micro_batch_size_per_gpu\": 8,  // derived\n",
+       {"  \"train_batch_size\": 8,  // line 2\n",
+        "  \"train_micro_batch_size_per_gpu\": 8,  // derived from train_batch_size\n",
         "    \"enabled\": true  // line 3\n", "    \"stage\": 2  // line 4\n",
         "    \"reduce_bucket_size\": 500000000,  // line 4 (auto)\n",
         "    \"max_live_parameters\": 7,  // line 4, as zero_optimization.stage3_max_live_parameters\n",
         "  \"gradient_clipping\": 1,  // default\n"}) {
+    EXPECT_NE(result.out.find(line), std::string::npos) << line << result.out;
+  }
+}
+
+TEST_F(ConfigCheckOf, NamesTheKeysThatADerivedValueFollowsFrom) {
+  const auto result =
+      run_penstock({"config", "check", file(R"({"train_batch_size": 8, "bf16": {"enabled": true},
+      "optimizer": {"type": "Lion"}, "communication_data_type": "fp32",
+      "zero_optimization": {"stage": 3, "cpu_offload": true, "sub_group_size": 100000}})")});
+
+  EXPECT_EQ(result.status, 0) << result.err;
+  for (const char* line :
+       {"\"grad_accum_dtype\": \"bf16\"  // derived from bf16.enabled\n",
+        "\"betas\": [0.9, 0.99],  // derived from optimizer.type\n",
+        "\"reduction\": \"exact\",  // derived from bf16.enabled, communication_data_type\n",
+        "\"device\": \"cpu\",  // derived from zero_optimization.cpu_offload\n",
+        "\"tile_elements\": 98304,  // derived from zero_optimization.sub_group_size\n"}) {
     EXPECT_NE(result.out.find(line), std::string::npos) << line << result.out;
   }
 }

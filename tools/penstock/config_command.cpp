@@ -63,7 +63,9 @@ void print_commented(const zero::ConfigFile& file) {
 }
 
 ExitStatus check(const CheckOptions& options) {
-  const auto file = zero::ConfigFile::of_argument(options.file, options.reading);
+  zero::ConfigFile::Options reading = options.reading;
+  reading.explain = true;
+  const auto file = zero::ConfigFile::of_argument(options.file, reading);
   if (!file) {
     fail(file.error());
     return bad_usage;

@@ -3,6 +3,7 @@
 #include "zero/config/base64.hpp"
 #include "zero/config/check.hpp"
 #include "zero/config/config_error.hpp"
+#include "zero/config/follows_from.hpp"
 #include "zero/config/hjson.hpp"
 #include "zero/config/rules.hpp"
 #include "zero/config/value.hpp"
@@ -82,10 +83,13 @@ std::string KeyOrigin::from() const {
   switch (source) {
     case Source::file: return "line " + std::to_string(line);
     case Source::automatic: return "line " + std::to_string(line) + " (auto)";
-    case Source::derived: return "derived";
-    case Source::default_value: break;
+    case Source::derived: break;
+    case Source::default_value: return "default";
   }
-  return "default";
+  std::string text = "derived";
+  for (const std::string& key : follows_from)
+    text.append(&key == &follows_from.front() ? " from " : ", ").append(key);
+  return text;
 }
 
 Result<ConfigFile> ConfigFile::parse(std::string_view text, const std::string& name, const Options& options) {
@@ -112,6 +116,7 @@ Result<ConfigFile> ConfigFile::parse(std::string_view text, const std::string& n
   if (!problems.empty()) return refuse(std::move(problems));
   draft.config.notes = reader.take_notes();
   std::vector<KeyOrigin> origins = origins_of(draft.config, reader);
+  if (options.explain) config::name_sources(origins, root, lines, reader, options);
   return ConfigFile{std::move(draft.config), std::move(origins)};
 }
 

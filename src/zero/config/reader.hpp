@@ -38,6 +38,8 @@ class Reader {
   };
   /// Null if the file does not have the key with this canonical path.
   [[nodiscard]] const Given* given(std::string_view path) const;
+  /// By canonical path.
+  [[nodiscard]] const std::map<std::string, Given, std::less<>>& all_given() const { return given_; }
 
  private:
   void read_block(const Json::Value& object, const std::string& prefix, Draft& draft);

@@ -120,7 +120,7 @@ class EngineState : private FlatResidency::Effects {
   Result<void> visit_states(std::span<const cpu_adam::StateKind> kinds, const StateSink& sink);
   Result<void> add_sums_of_peers(ParameterDigest& digest);
 
-  // Check whether a call is allowed now. They change nothing.
+  // engine_checks.cpp
   [[nodiscard]] Result<void> check_not_failed(const char* operation) const;
   [[nodiscard]] Result<void> check_not_interrupted(const char* operation) const;
   [[nodiscard]] Result<void> ready(const char* operation) const;

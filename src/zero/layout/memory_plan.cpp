@@ -3,6 +3,7 @@
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/host_staging.hpp"
 #include "zero/layout/padded.hpp"
+#include "zero/layout/plan_checks.hpp"
 #include "zero/layout/plan_fingerprint.hpp"
 #include "zero/layout/rank_bytes.hpp"
 #include "zero/layout/tiles.hpp"
@@ -16,42 +17,6 @@
 namespace penstock::zero {
 
 namespace {
-
-/// Checks the number of ranks, which Config::validate() does not know.
-Result<void> check_ranks(const Config& config, std::uint32_t ranks, std::uint32_t local_ranks) {
-  if (ranks == 0) return Error::invalid_argument("plan_memory").object("ranks").wanted("1 or more").got(0u);
-  if (local_ranks == 0 || ranks < local_ranks) {
-    return Error::invalid_argument("plan_memory")
-        .object("local_ranks")
-        .wanted("from 1 to " + std::to_string(ranks) + ", the number of all ranks")
-        .got(local_ranks);
-  }
-  const std::size_t nodes = config.penstock.rank_nodes.size();
-  if (nodes == 0 || nodes == local_ranks) return ok();
-  return Error::invalid_config("plan_memory")
-      .object("penstock.rank_nodes")
-      .wanted(std::to_string(local_ranks) + ", one for each rank of this machine")
-      .got(std::to_string(nodes) + " numbers");
-}
-
-/// Checks that no unit is larger than the configuration permits.
-Result<void> check_units(const Config& config, const ModelLayout& model) {
-  const ElementCount most = config.penstock.unit_elements_max;
-  if (most.is_zero()) return ok();
-  for (std::uint32_t unit = 0; unit < model.units.size(); ++unit) {
-    ElementCount count;
-    for (const ParameterId id : model.parameters_of(unit)) count += model.parameter(id).count;
-    if (count <= most) continue;
-    return Error::invalid_argument("plan_memory")
-        .reason("the unit is too large")
-        .object(model.units[unit].name)
-        .where("penstock.unit_elements_max")
-        .wanted("at most " + to_string(most))
-        .got(count)
-        .advice("cut its matrices into row blocks with cut_rows(), each a unit; or raise the limit");
-  }
-  return ok();
-}
 
 /// Sets what is kept in the device's memory.
 void plan_device_kept(MemoryPlan& plan, const RankBytes& rank) {
@@ -316,32 +281,6 @@ void predict_traffic(MemoryPlan& plan, const Config& config, const RankBytes& ra
   plan.update_shard_reads_max = reads ? plan.shard_writes : ByteCount();
 }
 
-/// Muon updates the groups that say so, and there is one at least.
-Result<void> check_muon(const Config& config, const ModelLayout& model) {
-  const bool is_muon = config.optimizer.type == cpu_adam::Optimizer::muon;
-  const bool is_used = std::any_of(model.groups.begin(), model.groups.end(),
-                                   [](const OptimizerGroup& group) { return group.use_muon; });
-  if (is_muon == is_used) return ok();
-  return Error::invalid_config("plan_memory")
-      .object("optimizer.type")
-      .reason(is_muon ? "no optimizer group of the layout has use_muon, so that Muon would update nothing"
-                      : "an optimizer group of the layout has use_muon")
-      .wanted(is_muon ? "OptimizerGroup::use_muon for the group of the hidden layers' matrices" : "Muon")
-      .got(std::string(to_string(config.optimizer.type)))
-      .advice(is_muon ? "set use_muon, or use AdamW"
-                      : "set optimizer.type to \"Muon\", or leave out use_muon");
-}
-
-/// Only Adam has a kernel for the device.
-Result<void> check_optimizer_place(const MemoryPlan& plan, const Config& config) {
-  if (config.optimizer.type == cpu_adam::Optimizer::adam || !plan.tiles_on_device) return ok();
-  return Error::unsupported("plan_memory")
-      .reason("the device has no kernel for the optimizer, whose states would be kept there")
-      .object("optimizer.type")
-      .got(std::string(to_string(config.optimizer.type)))
-      .advice("set zero_optimization.offload_optimizer.device to cpu or nvme, or use Adam");
-}
-
 /// The first flats whose shards have at most Config::max_in_cpu elements together.
 std::uint32_t flats_in_host(const Config& config, const ShardLayout& shards) {
   ElementCount left = config.max_in_cpu.value_or(ElementCount());
@@ -366,11 +305,7 @@ ByteCount MemoryPlan::host_staging() const {
 
 Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, std::uint32_t ranks,
                                std::uint32_t local_ranks, tiers::DeviceMemory device_memory) {
-  PENSTOCK_TRY(config.validate());
-  PENSTOCK_TRY(model.validate());
-  PENSTOCK_TRY(check_ranks(config, ranks, local_ranks));
-  PENSTOCK_TRY(check_units(config, model));
-  PENSTOCK_TRY(check_muon(config, model));
+  PENSTOCK_TRY(check_inputs(config, model, ranks, local_ranks));
   const ShardLayout shards(model, ranks);
 
   MemoryPlan plan;

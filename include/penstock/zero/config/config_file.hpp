@@ -25,8 +25,10 @@ struct KeyOrigin {
   std::string
       given_as;  ///< the path as the file spells it: another name of the key, maybe; empty if not given
   std::uint32_t line = 0;  ///< from 1; 0 if not given
+  /// Of `derived`, with Options::explain: the keys of the file without each of which the value would be another one.
+  std::vector<std::string> follows_from = {};
 
-  /// "line 3", "line 3 (auto)", "derived" or "default".
+  /// "line 3", "line 3 (auto)", "derived from train_batch_size", "derived" or "default".
   [[nodiscard]] std::string from() const;
 };
 
@@ -38,6 +40,7 @@ struct ConfigFile {
     /// effect here, such as hybrid_engine or autotuning, and so is an unknown block of the top level, such as a
     /// trainer's own, unless its name is near one that is known.
     bool lenient = false;
+    bool explain = false;  ///< fill KeyOrigin::follows_from: the text is read once more for each of its keys
   };
 
   Config config;
