@@ -1,23 +1,14 @@
 #include "config_text.hpp"
 
-#include "kit/child_process.hpp"
-#include "kit/print.hpp"
-#include "kit/sanitizer.hpp"
 #include "kit/scratch_directory.hpp"
 #include "kit/seeded_random.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <functional>
-#include <penstock/zero/layout/memory_plan.hpp>
 
 namespace penstock::zero {
 namespace {
@@ -202,118 +193,6 @@ TEST(Config, TrainsInSinglePrecisionUnlessToldOtherwise) {
   EXPECT_EQ(read(R"({"train_batch_size": 8, "bfloat16": {"enabled": true}})")->dtype, DType::bf16);
 }
 
-TEST(Config, TakesAdamForAdamWUnlessAdamWModeIsOff) {
-  const auto decoupled = [](std::string_view optimizer) {
-    return read("{\"train_batch_size\": 8, \"optimizer\": " + std::string(optimizer) + "}")
-               ->optimizer.decay_mode == cpu_adam::AdamDecay::decoupled;
-  };
-  EXPECT_TRUE(decoupled(R"({"type": "Adam"})"));
-  EXPECT_FALSE(decoupled(R"({"type": "ADAM", "params": {"adam_w_mode": false}})"));
-  EXPECT_TRUE(decoupled(R"({"type": "AdamW", "params": {"adam_w_mode": false}})"));
-  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "optimizer": {"type": "Lamb"}})"), "only Adam"));
-}
-
-TEST(Config, TakesLionAndAdagradWithTheirOwnDefaults) {
-  const auto optimizer = [](std::string_view text) {
-    return read("{\"train_batch_size\": 8, \"optimizer\": " + std::string(text) + "}")->optimizer;
-  };
-  const OptimizerConfig lion = optimizer(R"({"type": "lion"})");
-  EXPECT_EQ(lion.type, cpu_adam::Optimizer::lion);
-  EXPECT_EQ(lion.betas, (std::array{0.9, 0.99}));
-  EXPECT_EQ(lion.learning_rate, 1e-3);
-  const OptimizerConfig adagrad = optimizer(R"({"type": "Adagrad", "params": {"weight_decay": 0.5}})");
-  EXPECT_EQ(adagrad.type, cpu_adam::Optimizer::adagrad);
-  EXPECT_EQ(adagrad.learning_rate, 1e-2);
-  EXPECT_EQ(adagrad.epsilon, 1e-10);
-  EXPECT_EQ(adagrad.weight_decay, 0.5);
-  EXPECT_EQ(optimizer(R"({"type": "Lion", "params": {"betas": [0.5, 0.75]}})").betas,
-            (std::array{0.5, 0.75}));
-  EXPECT_EQ(optimizer(R"({"type": "Adagrad", "params": {"lr": 3, "eps": 4}})").learning_rate, 3);
-
-  const auto noted =
-      read(R"({"train_batch_size": 8, "optimizer": {"type": "Lion", "params": {"eps": 1e-6}}})");
-  EXPECT_TRUE(std::any_of(noted->notes.begin(), noted->notes.end(), [](const std::string& note) {
-    return note.starts_with("optimizer.params.eps") && contains(note, "it is Adam's");
-  }));
-  const auto again = Config::from_text(noted->to_json(), "again", 1);
-  EXPECT_EQ(again->optimizer.type, cpu_adam::Optimizer::lion);
-}
-
-TEST(Config, RefusesWhatOnlyAdamHasWithOtherOptimizers) {
-  const auto of_lion = [](const std::string& keys) {
-    return refusal(R"({"train_batch_size": 8, "bf16": {"enabled": true}, "optimizer": {"type": "Lion"}, )" +
-                   keys + "}");
-  };
-  EXPECT_TRUE(
-      contains(of_lion(R"("penstock": {"state_format": "split"})"), "lion takes fp32 only, got split"));
-  EXPECT_TRUE(contains(of_lion(R"("penstock": {"update_split": "automatic"})"), "penstock.update_split"));
-  EXPECT_TRUE(contains(of_lion(R"("zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu",
-                       "ratio": 0.5}})"),
-                       "offload_optimizer.ratio"));
-
-  Config config;
-  config.optimizer.type = cpu_adam::Optimizer::adagrad;
-  const ModelLayout model{.units = {{.name = "unit", .parameters = {{"weight", ElementCount(100), 0}}}}};
-  const auto on_device = plan_memory(config, model, 1, 1, tiers::DeviceMemory::separate);
-  ASSERT_FALSE(on_device);
-  EXPECT_EQ(on_device.error().code(), ErrorCode::unsupported);
-  EXPECT_TRUE(contains(on_device.error().message(), "offload_optimizer.device"))
-      << on_device.error().message();
-  config.offload_optimizer.device = OffloadDevice::cpu;
-  EXPECT_TRUE(plan_memory(config, model, 1, 1, tiers::DeviceMemory::separate));
-}
-
-std::string with_custom(const std::string& params, const std::string& keys = "") {
-  return R"({"train_batch_size": 8, )" + keys + R"("optimizer": {"type": "custom", "params": {)" + params +
-         "}}}";
-}
-
-TEST(Config, TakesAFunctionOfTheTrainerWithItsMoments) {
-  using enum cpu_adam::Optimizer;
-  for (const auto& [params, type] :
-       {std::pair(R"("moments": 0)", custom_no_moments), std::pair(R"("moments": 1)", custom_one_moment),
-        std::pair(R"("moments": 2)", custom_two_moments), std::pair(R"("lr": 0.5)", custom_two_moments)}) {
-    const auto config = read(with_custom(params));
-    ASSERT_TRUE(config) << config.error().message();
-    EXPECT_EQ(config->optimizer.type, type);
-    EXPECT_EQ(Config::from_text(config->to_json(), "again", 1)->optimizer.type, type);
-    EXPECT_TRUE(std::none_of(config->notes.begin(), config->notes.end(),
-                             [](const std::string& note) { return contains(note, "optimizer"); }));
-  }
-  EXPECT_EQ(read(with_custom(R"("betas": [0.5, 0.25], "eps": 3, "weight_decay": 2)"))->optimizer.epsilon, 3);
-}
-
-TEST(Config, RefusesWhatAFunctionOfTheTrainerDoesNotHave) {
-  const auto refused = [](const std::string& params, const std::string& keys = "") {
-    return refusal(with_custom(params, keys));
-  };
-  EXPECT_TRUE(contains(refused(R"("moments": 3)"), "optimizer.params.moments"));
-  EXPECT_TRUE(contains(refused(R"("bias_correction": false)"), "optimizer.params.bias_correction"));
-  EXPECT_TRUE(contains(refused(R"("adam_w_mode": false)"), "optimizer.params.adam_w_mode"));
-  const std::string bf16 = R"("bf16": {"enabled": true}, )";
-  for (const char* const format : {"split", "split_bf16", "split_q8"}) {
-    const std::string keys = bf16 + R"("penstock": {"state_format": ")" + format + "\"}, ";
-    EXPECT_TRUE(contains(refused("", keys), std::string("takes fp32 only, got ") + format));
-  }
-  EXPECT_TRUE(contains(refused("", R"("bf16": {"enabled": true, "bf16_master_weights_and_grads": true},
-      "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, )"),
-                       "bf16.bf16_master_weights_and_grads"));
-  EXPECT_TRUE(
-      contains(refused("", R"("penstock": {"update_split": "automatic"}, )"), "penstock.update_split"));
-  EXPECT_TRUE(contains(refused("", R"("zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu",
-                       "ratio": 0.5}}, )"),
-                       "offload_optimizer.ratio"));
-  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "optimizer": {"params": {"moments": 1}}})"),
-                       "needs optimizer.type \"Custom\""));
-
-  Config config;
-  config.optimizer.type = cpu_adam::Optimizer::custom_one_moment;
-  const ModelLayout model{.units = {{.name = "unit", .parameters = {{"weight", ElementCount(100), 0}}}}};
-  const auto on_device = plan_memory(config, model, 1, 1, tiers::DeviceMemory::separate);
-  ASSERT_FALSE(on_device);
-  EXPECT_TRUE(contains(on_device.error().message(), "optimizer.type")) << on_device.error().message();
-}
-
 TEST(Config, ReadsItsOwnBlockWithBytesAsNumbersOrStrings) {
   const auto config = read(R"({"train_batch_size": 8, "penstock": {"host_budget": "160MiB",
     "device_budget": 4096, "tile_elements": 32768, "tiles_in_flight": 8,
@@ -476,112 +355,6 @@ TEST(Config, ReadsAFileAndNamesOneThatItCannotRead) {
   EXPECT_TRUE(contains(misspelled.error().message(), (directory.path() / "ds_config.json").string()));
   EXPECT_EQ(missing.error().code(), ErrorCode::not_found);
   EXPECT_FALSE(no_file);
-}
-
-TEST(Config, ChecksItsDirectoriesOnlyWhenAsked) {
-  test::ScratchDirectory directory;
-  auto config = read(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3,
-    "offload_optimizer": {"device": "nvme", "nvme_path": "/nonexistent/penstock"}}})");
-  ASSERT_TRUE(config) << config.error().message();
-
-  const auto missing = config->check_paths();
-  std::ofstream(directory.path() / "file") << "x";
-  config->offload_optimizer.nvme_paths = {directory.path() / "file"};
-  const auto file = config->check_paths();
-  config->offload_optimizer.nvme_paths = {directory.path()};
-  const auto usable = config->check_paths();
-  config->offload_optimizer.nvme_paths = {"/proc"};
-  const auto pseudo = config->check_paths();
-
-  EXPECT_TRUE(contains(missing.error().message(), "/nonexistent/penstock does not exist"));
-  EXPECT_TRUE(contains(file.error().message(), "is not a directory"));
-  EXPECT_TRUE(usable);
-  EXPECT_EQ(directory.entry_count(), 1u);
-  EXPECT_TRUE(contains(pseudo.error().message(), "/proc is on a file system that creates no files"));
-}
-
-TEST(Config, RefusesADirectoryWhoseNameHasANul) {
-  const auto config = read(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3,
-    "offload_optimizer": {"device": "nvme", "nvme_path": "/swap\u0000x"}}})");
-
-  ASSERT_FALSE(config);
-  EXPECT_TRUE(contains(config.error().message(), "offload_optimizer.nvme_path")) << config.error().message();
-  EXPECT_TRUE(contains(config.error().message(), "NUL character")) << config.error().message();
-}
-
-/// The message of check_paths() in a child, after `prepare`, for this directory of the optimizer's states and, if
-/// `for_both`, of the parameters.
-std::string path_refusal(const std::filesystem::path& directory, const std::function<bool()>& prepare,
-                         bool for_both = false) {
-  auto config = read(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3,
-    "offload_optimizer": {"device": "nvme", "nvme_path": "/"}}})");
-  config->offload_optimizer.nvme_paths = {directory};
-  if (for_both) config->offload_param = config->offload_optimizer;
-  std::array<int, 2> pipe{};
-  if (::pipe(pipe.data()) != 0) return "no pipe";
-  test::in_child([&] {
-    if (!prepare()) return 77;
-    const auto checked = config->check_paths();
-    const std::string message = checked ? "" : checked.error().message();
-    (void)!::write(pipe[1], message.data(), message.size());
-    return 0;
-  });
-  ::close(pipe[1]);
-  std::string message(4096, '\0');
-  message.resize(
-      static_cast<std::size_t>(std::max<ssize_t>(::read(pipe[0], message.data(), message.size()), 0)));
-  ::close(pipe[0]);
-  return message;
-}
-
-TEST(Config, DistinguishesADirectoryThatCannotBeExaminedFromOneThatDoesNotExist) {
-  const test::ScratchDirectory directory;
-  const auto inner = directory.path() / "closed" / "swap";
-  std::filesystem::create_directories(inner);
-  std::filesystem::permissions(directory.path() / "closed", std::filesystem::perms::none);
-
-  const std::string closed = path_refusal(inner, [] { return ::getuid() != 0 || ::setuid(65534) == 0; });
-  const std::string failed =
-      path_refusal(directory.path(), [] { return test::refuse_system_call(SYS_newfstatat, EIO); });
-  const std::string missing = path_refusal(directory.path() / "missing", [] { return true; });
-  std::filesystem::permissions(directory.path() / "closed", std::filesystem::perms::owner_all);
-
-  EXPECT_TRUE(contains(closed, "cannot be examined: Permission denied")) << closed;
-  EXPECT_TRUE(contains(closed, "try     name a directory that this user may write to")) << closed;
-  EXPECT_TRUE(contains(failed, "cannot be examined: Input/output error")) << failed;
-  EXPECT_TRUE(contains(failed, "try     check the kernel log (dmesg)")) << failed;
-  EXPECT_TRUE(contains(missing, "does not exist")) << missing;
-  EXPECT_TRUE(contains(missing, "try     create the directory")) << missing;
-}
-
-TEST(Config, AdvisesOnWhatPreventsAFileInADirectory) {
-  if (test::address_sanitizer) GTEST_SKIP() << "the sanitizer needs descriptors to examine an object";
-  const test::ScratchDirectory directory;
-
-  const std::string limit = path_refusal(directory.path(), [] {
-    const rlimit none{3, 3};
-    return ::setrlimit(RLIMIT_NOFILE, &none) == 0;
-  });
-  const std::string read_only =
-      path_refusal(directory.path(), [] { return test::refuse_system_call(SYS_openat, EROFS); });
-
-  EXPECT_TRUE(contains(limit, "try     raise the limit on open files of this process")) << limit;
-  EXPECT_TRUE(contains(read_only, "try     name a directory on a file system that is not mounted"))
-      << read_only;
-}
-
-TEST(Config, ExaminesADirectoryOnceThatTwoKeysName) {
-  const test::ScratchDirectory directory;
-
-  const std::string refused = path_refusal(
-      directory.path(), [] { return test::refuse_system_call_times(SYS_newfstatat, EIO, 1); },
-      /*for_both=*/true);
-
-  for (const char* key : {"offload_param", "offload_optimizer"}) {
-    EXPECT_TRUE(contains(refused, "zero_optimization." + std::string(key) +
-                                      ".nvme_path: " + directory.path().string() + " cannot be examined"))
-        << refused;
-  }
 }
 
 TEST(Config, AnswersEveryTruncatedOrDamagedTextWithAValueOrAnError) {
