@@ -67,6 +67,10 @@ Result<MatrixProduct> MatrixProduct::load(const std::string& file) {
   product.sgemm_ = find(library, "cblas_sgemm");
   if (product.sgemm_ == nullptr) return unusable("the library has no cblas_sgemm");
   limit_to_one_thread(library);
+  // An OpenBLAS that is built with OpenMP takes the number of threads of each caller.
+  if (const auto kind = reinterpret_cast<int (*)()>(find(library, "openblas_get_parallel"));
+      kind && kind() == 2)
+    product.limit_caller_ = reinterpret_cast<void (*)(int)>(find(library, "omp_set_num_threads"));
 #ifdef __SANITIZE_THREAD__
   product.sgemm_ = reinterpret_cast<Function>(&plain_sgemm);
 #endif
@@ -75,8 +79,11 @@ Result<MatrixProduct> MatrixProduct::load(const std::string& file) {
 
 Result<const MatrixProduct*> MatrixProduct::instance() {
   static const Result<MatrixProduct> product = [] {
-    if (const char* const file = std::getenv("PENSTOCK_BLAS"); file != nullptr && *file != '\0')
-      return load(file);
+    if (const char* const file = std::getenv("PENSTOCK_BLAS"); file != nullptr && *file != '\0') {
+      auto named = load(file);
+      if (!named) named = Error(named.error()).where("the environment variable PENSTOCK_BLAS");
+      return named;
+    }
     for (const char* const file : {"libopenblas.so.0", "libmkl_rt.so.2"}) {
       if (auto loaded = load(file)) return loaded;
     }
@@ -91,6 +98,7 @@ void MatrixProduct::add(MatrixShape shape, std::uint64_t inner, float factor, Op
   const auto transpose = [](const Operand& operand) {
     return operand.transposed ? transposed : not_transposed;
   };
+  if (limit_caller_ != nullptr) limit_caller_(1);
   reinterpret_cast<Sgemm>(sgemm_)(row_major, transpose(a), transpose(b), static_cast<int>(shape.rows),
                                   static_cast<int>(shape.columns), static_cast<int>(inner), factor, a.data,
                                   static_cast<int>(a.stride), b.data, static_cast<int>(b.stride), keep, c,

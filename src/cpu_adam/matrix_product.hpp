@@ -45,6 +45,8 @@ class MatrixProduct {
  private:
   MatrixProduct() = default;
   void (*sgemm_)() = nullptr;  // cblas_sgemm
+  void (*limit_caller_)(int) =
+      nullptr;  // limits the calling thread; null where limiting the process suffices
   std::string name_;
 };
 

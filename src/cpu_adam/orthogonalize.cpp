@@ -2,6 +2,7 @@
 
 #include "cpu_adam/block_view.hpp"
 #include "cpu_adam/muon_step.hpp"
+#include "kernels/floating_point_mode.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -25,6 +26,7 @@ void for_each_panel(parallel::Workers* workers, std::uint64_t rows, const Body& 
     body(first, std::min(panel_rows, rows - first));
   };
   detail::parallel_blocks(workers, ceil_divide(panels, 2), [&](std::size_t begin, std::size_t end) noexcept {
+    const kernels::DefaultFloatingPointMode mode;
     for (std::size_t i = begin; i < end; ++i) {
       one(i);
       if (panels - 1 - i != i) one(panels - 1 - i);

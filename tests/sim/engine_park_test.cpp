@@ -319,7 +319,7 @@ TEST(EnginePark, ParksNothingWhereRanksDisagree) {
   RunOptions options{.ranks = 2, .steps = 1, .seed = 1, .device_memory = tiers::DeviceMemory::separate};
   const std::string expected = train(options).digest;
   options.without_leases = [](Engine& engine, const RunOptions::ProgramPoint& point) -> Result<void> {
-    if (point.place != RunOptions::ProgramPoint::Place::before_step) return ok();
+    if (point.unit != 1 || point.place != RunOptions::ProgramPoint::Place::forward) return ok();
     const auto parked = engine.park(Tier::host, point.rank == 0 ? parameters : optimizer);
     EXPECT_EQ(parked ? ErrorCode::io : parked.error().code(), ErrorCode::invalid_argument);
     EXPECT_EQ(engine.parked(), none);
@@ -330,6 +330,50 @@ TEST(EnginePark, ParksNothingWhereRanksDisagree) {
 
   ASSERT_FALSE(result.error) << result.error->message();
   EXPECT_EQ(result.digest, expected);
+}
+
+TEST(EnginePark, ParksNothingWhereOneRankMayNot) {
+  RunOptions options{.ranks = 2, .steps = 1, .seed = 1, .device_memory = tiers::DeviceMemory::separate};
+  const std::string expected = train(options).digest;
+  options.without_leases = [](Engine& engine, const RunOptions::ProgramPoint& point) -> Result<void> {
+    if (point.unit != 1 || point.place != RunOptions::ProgramPoint::Place::forward) return ok();
+    const auto parked = engine.park(point.rank == 0 ? Tier::nvme : Tier::host);
+    EXPECT_EQ(parked ? ErrorCode::io : parked.error().code(), ErrorCode::unsupported);
+    EXPECT_EQ(parked.error().message().find("rank 0") != std::string::npos, point.rank == 1);
+    EXPECT_EQ(engine.parked(), none);
+    return ok();
+  };
+
+  const RunResult result = train(options);
+
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_EQ(result.digest, expected);
+}
+
+// The caller's gradients may be where the optimizer's memory was.
+TEST(EnginePark, TrainsWhileTheOptimizerIsParked) {
+  for (const auto gradients : {RunOptions::Gradients::of_engine, RunOptions::Gradients::on_device}) {
+    for (std::uint64_t seed = 0; seed < 10; ++seed) {
+      RunOptions options{.ranks = 1 + static_cast<std::uint32_t>(seed % 3), .seed = seed};
+      options.device_memory = tiers::DeviceMemory::separate;
+      options.device_memory_of_trainer = 4_MiB;
+      options.gradients = gradients;
+      const RunResult expected = train(options);
+      ASSERT_FALSE(expected.error) << expected.error->message();
+      options.without_leases = [](Engine& engine, const RunOptions::ProgramPoint& point) -> Result<void> {
+        if (point.place == RunOptions::ProgramPoint::Place::before_step) {
+          PENSTOCK_TRY(engine.unpark());
+        } else if (point.micro_batch == 0 && point.unit == 0 &&
+                   point.place == RunOptions::ProgramPoint::Place::forward) {
+          PENSTOCK_TRY(engine.park(Tier::host, optimizer));
+        }
+        return ok();
+      };
+      const RunResult result = train(options);
+      ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
+      EXPECT_EQ(result.digest, expected.digest) << "seed " << seed;
+    }
+  }
 }
 
 }  // namespace

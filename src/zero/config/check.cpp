@@ -98,11 +98,16 @@ void check_masters(const Config& config, Violations& violations) {
 /// What only Adam has.
 void check_other_optimizer(const Config& config, Violations& violations) {
   const cpu_adam::Optimizer type = config.optimizer.type;
-  if (type == cpu_adam::Optimizer::adam) return;
   const std::string name(to_string(type));
   const auto refuse = [&](std::string_view key, std::string message) {
     violations.push_back({{key, "optimizer.type"}, std::move(message)});
   };
+  if (type != cpu_adam::Optimizer::muon) {
+    const std::string of_muon = "it is Muon's, got " + name + "; leave it out";
+    if (config.optimizer.muon_learning_rate) refuse("optimizer.params.muon_lr", of_muon);
+    if (config.optimizer.adam_learning_rate) refuse("optimizer.params.adam_lr", of_muon);
+  }
+  if (type == cpu_adam::Optimizer::adam) return;
   if (cpu_adam::states_of(type).empty())
     return refuse("optimizer.type", "OptimizerConfig::type is no Optimizer");
   const cpu_adam::StateFormat format = config.penstock.state_format;
@@ -125,7 +130,13 @@ void check_other_optimizer(const Config& config, Violations& violations) {
   if (is_muon && has_own_rate && config.optimizer.learning_rate == 0)
     refuse("optimizer.params.lr", "0 is in no ratio to muon_lr and adam_lr; set it to one of them");
   if (is_muon && static_cast<float>(config.optimizer.momentum) >= 1)
-    refuse("optimizer.params.momentum", "wanted a number of at least 0 and, in single precision, below 1");
+    refuse("optimizer.params.momentum",
+           "wanted a number of at least 0 and, in single precision, below 1, got " +
+               write_json(config.optimizer.momentum));
+  if (is_muon && config.optimizer.decay_mode != cpu_adam::AdamDecay::decoupled)
+    refuse("optimizer.params.adam_w_mode", "groups without use_muon are updated by AdamW; leave it out");
+  if (is_muon && !config.optimizer.bias_correction)
+    refuse("optimizer.params.bias_correction", "groups without use_muon are updated by AdamW; leave it out");
   if (!is_custom) return;
   const std::string own = "it is Adam's, and the function gets no such setting; leave it out";
   if (!config.optimizer.bias_correction) refuse("optimizer.params.bias_correction", own);

@@ -172,7 +172,14 @@ void apply_muon(Draft& draft, Reader& reader) {
   optimizer.momentum = draft.momentum.value_or(optimizer.momentum);
   if (!given(lr)) {
     optimizer.learning_rate = 0.02;
-    if (!given(adam_lr)) optimizer.adam_learning_rate = 3e-4;
+    // A scheduler gives all groups its own rates.
+    if (!given(adam_lr) && !given("scheduler.type")) {
+      optimizer.adam_learning_rate = 3e-4;
+      reader.note("optimizer.type",
+                  "without lr and adam_lr, Muon's rate is 0.02 and AdamW's 3e-4, in proportion to which "
+                  "other rates move "
+                  "them");
+    }
   }
   if (!given(betas)) optimizer.betas = {0.9, 0.95};
   if (!given(eps)) optimizer.epsilon = 1e-10;
@@ -180,6 +187,7 @@ void apply_muon(Draft& draft, Reader& reader) {
                                      std::string_view("optimizer.params.adam_w_mode")}) {
     if (given(key)) reader.note(key, "has no effect: groups without use_muon are updated by AdamW");
   }
+  optimizer.bias_correction = true;
 }
 
 /// The defaults of Lion and Adagrad are those of DeepSpeedCPULion and DeepSpeedCPUAdagrad.

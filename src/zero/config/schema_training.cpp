@@ -260,9 +260,9 @@ constexpr Key keys[] = {
      .read_by = step},
     {.path = "optimizer.params.muon_lr",
      .kind = real,
-     .help =
-         "of Muon: learning rate of optimizer groups with use_muon, instead of lr; a scheduler moves it in "
-         "proportion",
+     .help = "of Muon: learning rate of optimizer groups with use_muon, instead of lr; what replaces lr, a "
+             "scheduler or StepOptions, moves it in "
+             "proportion",
      .most = float_max,
      .has_default = false,
      .unset = "lr",

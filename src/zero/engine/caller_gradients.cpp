@@ -55,7 +55,7 @@ Result<void> CallerGradients::prepare(std::uint32_t unit, std::span<const Gradie
   }
   if (needed <= staging_.size()) return ok();
   PENSTOCK_TRY(context_.finish(stream, "the trainer's stream"));
-  if (!staging_.empty()) context_.device.release(std::exchange(staging_, DeviceSpan()));
+  (void)release();
   auto allocated = context_.device.allocate(needed);
   if (!allocated) {
     return Error(allocated.error().code(), "Engine::reduce")
@@ -66,6 +66,11 @@ Result<void> CallerGradients::prepare(std::uint32_t unit, std::span<const Gradie
   }
   staging_ = *allocated;
   return ok();
+}
+
+ByteCount CallerGradients::release() {
+  if (!staging_.empty()) context_.device.release(staging_);
+  return std::exchange(staging_, DeviceSpan()).size();
 }
 
 Result<void> CallerGradients::check(const ParameterLayout& parameter, const GradientSource& gradient) const {
@@ -121,7 +126,8 @@ Result<void> CallerGradients::check_apart(const std::string& name, const Gradien
   const auto regions = context_.regions();
   const bool on_device =
       (!on_host || shared) && std::any_of(regions.begin(), regions.end(), [&](const DeviceRegion* region) {
-        return overlap(operand, static_cast<std::uintptr_t>(region->memory().address()), region->size());
+        return overlap(operand, static_cast<std::uintptr_t>(region->memory().address()),
+                       region->memory().size());
       });
   if (!in_host && !on_device) return ok();
   return refused("gradient of " + name)

@@ -23,6 +23,8 @@ class CallerGradients {
   /// Errors: invalid_argument, for gradients that are not those of the unit's parameters; budget_too_small, when the
   /// device has no room for the largest gradient that cannot be copied directly.
   Result<void> prepare(std::uint32_t unit, std::span<const GradientSource> gradients, tiers::Stream& stream);
+  /// Releases the staging memory until it is needed again; returns its size. No stream uses it any more.
+  ByteCount release();
   /// Enqueues the copies of prepared gradients on `stream`. An error fails the engine.
   Result<void> copy(std::span<const GradientSource> gradients, std::span<const GradientSlot> slots,
                     tiers::Stream& stream);

@@ -220,7 +220,7 @@ Result<void> CheckpointPipeline::check_no_leases(const char* operation) const {
     return Error(ErrorCode::failed_state, operation)
         .reason("a checkpoint's lease is still held")
         .object(name(i))
-        .advice("end every CheckpointLease before begin_step(), step() and abandon_step()");
+        .advice("end every CheckpointLease before begin_step(), step(), park() and abandon_step()");
   }
   return ok();
 }

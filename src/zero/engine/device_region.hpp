@@ -37,7 +37,8 @@ class DeviceRegion {
     borrowed_ = std::move(memory);
     rest_ = memory_ = *borrowed_;
   }
-  [[nodiscard]] DeviceSpan memory() const { return memory_; }
+  /// Empty while it is released.
+  [[nodiscard]] DeviceSpan memory() const { return is_released_ ? DeviceSpan() : memory_; }
   [[nodiscard]] ByteCount size() const { return memory_.size(); }
   [[nodiscard]] const std::shared_ptr<const DeviceSpan>& borrowed() const { return borrowed_; }
 
@@ -62,7 +63,7 @@ class DeviceRegion {
     end_counts();
   }
   /// Memory for what release() has given back. Changes nothing. Errors: those of Device::allocate().
-  [[nodiscard]] Result<DeviceSpan> allocate_again() const {
+  [[nodiscard]] Result<DeviceSpan> allocate_replacement() const {
     return size().is_zero() ? DeviceSpan() : device_.allocate(size());
   }
   /// Whether it has contained `range`, of take().
@@ -71,15 +72,15 @@ class DeviceRegion {
     const auto at = static_cast<std::uint64_t>(range.address());
     return !range.empty() && first <= at && at < first + size().value();
   }
-  /// Where a range of take() is in memory of allocate_again().
-  [[nodiscard]] DeviceSpan in(DeviceSpan again, DeviceSpan range) const {
+  /// Where a range of take() is in memory of allocate_replacement().
+  [[nodiscard]] DeviceSpan translate(DeviceSpan range, DeviceSpan replacement) const {
     const std::uint64_t begin =
         static_cast<std::uint64_t>(range.address()) - static_cast<std::uint64_t>(memory_.address());
-    return again.subspan(ByteCount(begin), range.size());
+    return replacement.subspan(ByteCount(begin), range.size());
   }
-  /// Owns `again` from now on; the ranges are in it.
-  void move_to(DeviceSpan again) {
-    memory_ = again;
+  /// Owns `replacement` from now on; the ranges are in it.
+  void replace_memory(DeviceSpan replacement) {
+    memory_ = replacement;
     is_released_ = false;
     for (const auto& [purpose, size] : counted_) ledger_.hold(tiers::Tier::device, purpose, size);
     are_counted_ = true;

@@ -15,7 +15,7 @@ bool has(ParkKinds kinds, ParkKinds kind) {
 
 /// What a rank tells its peers.
 struct Verdict {
-  std::uint32_t kinds, code, failed;
+  std::uint32_t call, kinds, code, failed;
 };
 
 }  // namespace
@@ -54,12 +54,17 @@ Result<void> EngineState::check_park(tiers::Tier to, ParkKinds kinds) const {
         .reason("what is kept in host memory has no place on disk reserved for it")
         .wanted("host")
         .got("nvme")
-        .advice("park to host; or set offload_optimizer.device and offload_param.device to nvme");
+        .advice("park to host");
   }
   if (to != tiers::Tier::host) {
     return Error::invalid_argument(operation).object("to").wanted("host").got(std::string(to_string(to)));
   }
-  PENSTOCK_TRY(check_here(operation, ParkKinds::all));
+  if (parked_kinds_ != ParkKinds::none) {
+    return Error(ErrorCode::failed_state, operation)
+        .reason("the engine is parked already")
+        .object(to_string(parked_kinds_))
+        .advice("call unpark(), then park() with all kinds that are to leave");
+  }
   PENSTOCK_TRY(residency_->check_no_leases(operation));
   PENSTOCK_TRY(checkpoints_->check_no_leases(operation));
   for (std::uint32_t f = 0; f < context_.flats.size(); ++f) {
@@ -124,9 +129,8 @@ std::vector<std::string> EngineState::staying(ParkKinds kinds) const {
   return lines;
 }
 
-/// No operation of a stream uses memory of `kinds` afterwards.
+/// No operation of a stream uses memory of `kinds` afterwards. Called on all ranks or on none: it drops flats.
 Result<void> EngineState::finish_use_of(ParkKinds kinds) {
-  PENSTOCK_TRY(context_.finish_update());
   PENSTOCK_TRY(residency_->finish_gradients(*this));
   PENSTOCK_TRY(gradients_.finish_reductions());
   std::vector<tiers::Fence> last_uses;
@@ -134,8 +138,7 @@ Result<void> EngineState::finish_use_of(ParkKinds kinds) {
     PENSTOCK_TRY(residency_->clear("Engine::park", *this));
     last_uses = checkpoints_->last_uses();
   }
-  PENSTOCK_TRY(
-      context_.fail_unless_retryable(context_.internals.wait_until([this] { return moves_are_idle(); })));
+  context_.internals.wait_ignoring_stores([this] { return moves_are_idle(); });
   // The trainer's streams may still read what it has released.
   for (const auto& fences : {last_uses, context_.fences.all()}) {
     for (const tiers::Fence& fence : fences)
@@ -144,14 +147,24 @@ Result<void> EngineState::finish_use_of(ParkKinds kinds) {
   return context_.finish_streams();
 }
 
-Result<void> EngineState::agree(const char* operation, ParkKinds kinds, const Result<void>& mine) {
-  const Verdict verdict{.kinds = static_cast<std::uint32_t>(kinds),
+Result<void> EngineState::agree(const char* operation, ParkCall call, ParkKinds kinds,
+                                const Result<void>& mine) {
+  const Verdict verdict{.call = static_cast<std::uint32_t>(call),
+                        .kinds = static_cast<std::uint32_t>(kinds),
                         .code = mine ? 0 : static_cast<std::uint32_t>(mine.error().code()),
                         .failed = mine ? 0u : 1u};
   std::vector<Verdict> all(context_.communicator.size());
   PENSTOCK_TRY(context_.exchange(ConstHostSpan(std::span(&verdict, 1)), HostSpan(std::span(all)),
                                  CollectiveSignature::Subject::park));
   PENSTOCK_TRY(mine);
+  const auto another = [&](const Verdict& of_rank) { return of_rank.call != verdict.call; };
+  if (std::any_of(all.begin(), all.end(), another)) {
+    return context_
+        .fail(Error::invalid_argument(operation)
+                  .reason("the ranks have not called the same")
+                  .advice("call park() and unpark() at the same places on every rank"))
+        .error();
+  }
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].kinds != verdict.kinds) {
       return Error::invalid_argument(operation)
@@ -172,16 +185,28 @@ Result<void> EngineState::agree(const char* operation, ParkKinds kinds, const Re
 Result<ParkReport> EngineState::park(tiers::Tier to, ParkKinds kinds) {
   constexpr const char* operation = "Engine::park";
   PENSTOCK_TRY(ready(operation));
-  PENSTOCK_TRY(check_park(to, kinds));
+  Result<void> allowed = check_park(to, kinds);
+  if (allowed) allowed = context_.finish_update();
+  if (context_.failure) return *context_.failure;
+  PENSTOCK_TRY(agree(operation, ParkCall::check, kinds, allowed));
   PENSTOCK_TRY(finish_use_of(kinds));
   auto copied = ParkedMemory::copy(context_, contents_of(kinds));
+  if (!copied && copied.error().code() == ErrorCode::no_space) {
+    copied = Error(ErrorCode::no_space, operation)
+                 .reason("the machine has no room for what leaves the device")
+                 .object(to_string(kinds))
+                 .note("cause   " + copied.error().message())
+                 .advice("free host memory, or park fewer kinds; nothing has changed");
+  }
   if (context_.failure) return *context_.failure;
   // Nothing is released before all ranks have copied: a peer that cannot must not be alone.
-  PENSTOCK_TRY(agree(operation, kinds, copied ? ok() : Result<void>(copied.error())));
+  PENSTOCK_TRY(agree(operation, ParkCall::park, kinds, copied ? ok() : Result<void>(copied.error())));
   parked_ = *std::move(copied);
   parked_kinds_ = kinds;
   if (has(kinds, ParkKinds::parameters)) context_.fences.clear();
   ParkReport report{.stays = staying(kinds)};
+  if (has(kinds, ParkKinds::gradients))
+    report.tiers[std::size_t(tiers::Tier::device)].given_back += caller_gradients_.release();
   for (DeviceRegion* const region : regions_of(kinds)) {
     report.tiers[std::size_t(tiers::Tier::device)].given_back += region->size();
     region->release();
@@ -202,22 +227,29 @@ Result<ParkReport> EngineState::unpark() {
   if (parked_kinds_ == ParkKinds::none) {
     return Error(ErrorCode::failed_state, operation).reason("nothing is parked").advice("call park() first");
   }
-  PENSTOCK_TRY(
-      context_.fail_unless_retryable(context_.internals.wait_until([this] { return moves_are_idle(); })));
-  std::vector<Moved> moved;
+  context_.internals.wait_ignoring_stores([this] { return moves_are_idle(); });
+  std::vector<Relocation> relocations;
   const auto release = [&] {
-    for (const Moved& one : moved) {
-      if (!one.again.empty()) context_.device.release(one.again);
+    for (const Relocation& one : relocations) {
+      if (!one.replacement.empty()) context_.device.release(one.replacement);
     }
   };
   const auto bring_back = [&]() -> Result<void> {
     for (DeviceRegion* const region : regions_of(parked_kinds_)) {
-      PENSTOCK_TRY_ASSIGN(const DeviceSpan again, region->allocate_again());
-      moved.push_back({region, again});
+      auto replacement = region->allocate_replacement();
+      if (!replacement) {
+        return Error(replacement.error().code(), operation)
+            .reason("the device has no room for what is parked")
+            .wanted(to_string(region->size()) + " more")
+            .got(to_string(context_.device.free_memory()))
+            .note("cause   " + replacement.error().message())
+            .advice("free memory of the device and call unpark() again: all is still parked");
+      }
+      relocations.push_back({region, *replacement});
     }
     return parked_->copy_back(context_, [&](const ParkedMemory::Range& range) {
       DeviceSpan to = range.bytes;
-      move(to, moved);
+      relocate(to, relocations);
       return to;
     });
   };
@@ -227,15 +259,15 @@ Result<ParkReport> EngineState::unpark() {
     if (!context_.device_hangs()) release();
     return mine ? *context_.failure : mine.error();
   }
-  if (auto agreed = agree(operation, parked_kinds_, mine); !agreed) {
+  if (auto agreed = agree(operation, ParkCall::unpark, parked_kinds_, mine); !agreed) {
     release();
     return agreed.error();
   }
-  move_ranges(moved);
+  relocate_ranges(relocations);
   ParkReport report;
-  for (const Moved& one : moved) {
-    one.region->move_to(one.again);
-    report.tiers[std::size_t(tiers::Tier::device)].taken += one.again.size();
+  for (const Relocation& one : relocations) {
+    one.region->replace_memory(one.replacement);
+    report.tiers[std::size_t(tiers::Tier::device)].taken += one.replacement.size();
   }
   report.tiers[std::size_t(tiers::Tier::host)].given_back = parked_->size();
   context_.runtime.ledger().give_back(tiers::Tier::host, tiers::Purpose::parked, parked_->size());
@@ -244,23 +276,23 @@ Result<ParkReport> EngineState::unpark() {
   return report;
 }
 
-void EngineState::move(DeviceSpan& range, std::span<const Moved> moved) {
-  for (const Moved& one : moved) {
+void EngineState::relocate(DeviceSpan& range, std::span<const Relocation> relocations) {
+  for (const Relocation& one : relocations) {
     if (!one.region->contains(range)) continue;
-    range = one.region->in(one.again, range);
+    range = one.region->translate(range, one.replacement);
     return;
   }
 }
 
-void EngineState::move_ranges(std::span<const Moved> moved) {
+void EngineState::relocate_ranges(std::span<const Relocation> relocations) {
   for (FlatState& flat : context_.flats) {
-    move(flat.kept_shard, moved);
-    move(flat.kept_gradient, moved);
-    for (TileState& tile : flat.tiles) move(tile.kept, moved);
+    relocate(flat.kept_shard, relocations);
+    relocate(flat.kept_gradient, relocations);
+    for (TileState& tile : flat.tiles) relocate(tile.kept, relocations);
   }
-  move(context_.partials, moved);
-  for (DeviceSpan& slot : device_update_.slots()) move(slot, moved);
-  move(checkpoints_->memory(), moved);
+  relocate(context_.partials, relocations);
+  for (DeviceSpan& slot : device_update_.slots()) relocate(slot, relocations);
+  relocate(checkpoints_->memory(), relocations);
 }
 
 }  // namespace penstock::zero

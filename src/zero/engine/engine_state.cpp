@@ -35,7 +35,6 @@ EngineState::EngineState(Options options)
       shard_reads_(options_.plan, options_.model.units.size()),
       communicator_scratch_(*options_.device, options_.runtime->ledger()) {
   context_.shares_memory = options_.plan.shares_memory;
-  gradients_.begin_step(options_.config.gradient_accumulation_steps, {});
 }
 
 EngineState::~EngineState() {
@@ -81,6 +80,7 @@ Result<void> EngineState::open() {
                               .parameters = options_.plan.device_of_parameters(),
                               .gradients = options_.plan.device_of_gradients(),
                               .optimizer = options_.plan.device_of_optimizer()}));
+  gradients_.begin_step(config.gradient_accumulation_steps, {});
   device_budget_ = std::make_unique<tiers::MemoryBudget>(tiers::Tier::device, options_.plan.device_flats(),
                                                          context_.runtime.ledger());
   leases_ =

@@ -109,14 +109,15 @@ class EngineState : private FlatResidency::Effects {
   [[nodiscard]] std::vector<ParkedMemory::Range> contents_of(ParkKinds kinds) const;
   [[nodiscard]] std::vector<std::string> staying(ParkKinds kinds) const;
   /// Compares what the ranks park, and whether each one can.
-  Result<void> agree(const char* operation, ParkKinds kinds, const Result<void>& mine);
+  enum class ParkCall : std::uint8_t { check, park, unpark };
+  Result<void> agree(const char* operation, ParkCall call, ParkKinds kinds, const Result<void>& mine);
   /// Replaces `range` by where it is in memory that was allocated again; leaves others.
-  struct Moved {
+  struct Relocation {
     DeviceRegion* region;
-    DeviceSpan again;
+    DeviceSpan replacement;
   };
-  static void move(DeviceSpan& range, std::span<const Moved> moved);
-  void move_ranges(std::span<const Moved> moved);
+  static void relocate(DeviceSpan& range, std::span<const Relocation> relocations);
+  void relocate_ranges(std::span<const Relocation> relocations);
   Result<void> visit_states(std::span<const cpu_adam::StateKind> kinds, const StateSink& sink);
   Result<void> add_sums_of_peers(ParameterDigest& digest);
 

@@ -22,8 +22,8 @@ class MuonUpdate;
 
 /// The optimizer states of one rank in tiles. One pass unscales, clips, runs the optimizer and writes the 16-bit
 /// parameter; here on the CPU, by CustomUpdate if it is a function of the caller, by MuonUpdate if it is a matrix's, by
-/// DeviceUpdate on the device. Each
-/// block of a tile that is kept on disk is verified before its update and sealed after it.
+/// DeviceUpdate on the device. Each block of a tile that is kept on disk is verified before its update and sealed after
+/// it.
 ///
 /// restore() and visit_states() are used by the trainer's thread, and block; the other members by the mover and, for
 /// update_tile(), verify() and seal(), a worker, one at a time.

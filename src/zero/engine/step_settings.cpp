@@ -26,11 +26,12 @@ constexpr std::array<Setting, StepSettings::count> settings = {{
     {"optimizer.params.eps"},
     {"optimizer.params.weight_decay"},
     {"optimizer.params.momentum"},
-    {"optimizer.params.muon_lr"},
-    {"optimizer.params.adam_lr"},
+    {"optimizer.params.muon_lr / lr"},
+    {"optimizer.params.adam_lr / lr"},
     {"optimizer.params.adam_w_mode"},
     {"optimizer.params.bias_correction"},
     {"gradient_clipping"},
+    {"penstock.non_finite_gradients, bf16.check_grad_overflow or zero_optimization.stage", true},
     {"gradient_allreduce_op", true},
     {"the loss scale, of fp16.loss_scale and the steps that overflowed"},
     {"penstock.state_format, *_master_weights_and_grads or bf16_optimizer_states", true},
@@ -38,10 +39,11 @@ constexpr std::array<Setting, StepSettings::count> settings = {{
     {"data_types.grad_accum_dtype", true},
     {"the model layout's optimizer groups", true},
     {"the model layout", true,
-     "compare the ModelLayout of the ranks: order of units and parameters, names, counts, groups and shared "
+     "compare the ModelLayout of the ranks: order of units and parameters, names, counts, shapes, groups and "
+     "shared "
      "parameters"},
     {"the order of their collectives", true,
-     "call acquire, gradients, reduce, step and digest in the same order on every rank"},
+     "call acquire, gradients, reduce, step, digest, park and unpark in the same order on every rank"},
 }};
 
 /// The part of a hash that a double represents exactly.
@@ -88,6 +90,9 @@ std::uint64_t layout_hash(const ModelLayout& model) {
 
 StepSettings step_settings(const Config& config, const StepGiven& step) {
   const OptimizerConfig& optimizer = config.optimizer;
+  const auto ratio = [&](const std::optional<double>& own) {
+    return own ? *own / optimizer.learning_rate : 1.0;
+  };
   return {{static_cast<double>(step.number),
            static_cast<double>(step.micro_batches),
            hash_of(step.units_without_gradient),
@@ -98,11 +103,12 @@ StepSettings step_settings(const Config& config, const StepGiven& step) {
            optimizer.epsilon,
            optimizer.weight_decay,
            optimizer.momentum,
-           optimizer.muon_learning_rate.value_or(optimizer.learning_rate),
-           optimizer.adam_learning_rate.value_or(optimizer.learning_rate),
+           ratio(optimizer.muon_learning_rate),
+           ratio(optimizer.adam_learning_rate),
            static_cast<double>(optimizer.decay_mode),
            optimizer.bias_correction ? 1.0 : 0.0,
            config.gradient_clipping,
+           config.skips_non_finite_gradients() ? 1.0 : 0.0,
            static_cast<double>(config.gradient_allreduce_op),
            step.loss_scale,
            static_cast<double>(config.penstock.state_format),

@@ -17,7 +17,9 @@ using Link = PlanEstimate::Link;
 std::vector<StateFormat> formats_of(const SearchOptions& options) {
   if (config::has_16_bit_masters(options.base)) return {options.base.penstock.state_format};
   std::vector<StateFormat> formats = {StateFormat::fp32};
-  if (options.base.dtype != DType::bf16) return formats;
+  const bool in_fp32 = options.base.optimizer.type != cpu_adam::Optimizer::adam ||
+                       options.base.penstock.non_finite_gradients == NonFiniteGradients::as_deepspeed;
+  if (options.base.dtype != DType::bf16 || in_fp32) return formats;
   formats.push_back(StateFormat::split);
   if (options.lossy) formats.insert(formats.end(), {StateFormat::split_bf16, StateFormat::split_q8});
   return formats;
@@ -30,10 +32,11 @@ std::vector<std::uint32_t> stages_of(const Config& base) {
   return stages;
 }
 
-/// 16-bit masters with fp32 moments must be offloaded.
+/// 16-bit masters with fp32 moments must be offloaded, and so must states that only the CPU updates.
 std::vector<OffloadDevice> optimizer_devices(const Config& base) {
   using enum OffloadDevice;
-  if (config::has_16_bit_masters(base) && base.penstock.state_format == StateFormat::moments)
+  if (base.optimizer.type != cpu_adam::Optimizer::adam ||
+      (config::has_16_bit_masters(base) && base.penstock.state_format == StateFormat::moments))
     return {cpu, nvme};
   return {none, cpu, nvme};
 }

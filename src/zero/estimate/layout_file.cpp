@@ -113,8 +113,13 @@ class LayoutReader {
     return ElementCount(count);
   }
 
+  bool read_flag(const Json::Value& json, const std::string& path) {
+    if (!json.isBool()) report(json, path, "wanted true or false");
+    return json.isBool() && json.asBool();
+  }
+
   std::optional<ParameterLayout> read_parameter(const Json::Value& json, const std::string& path) {
-    if (!is_object(json, path, {"name", "count", "shape", "group"})) return std::nullopt;
+    if (!is_object(json, path, {"name", "count", "shape", "group", "use_muon"})) return std::nullopt;
     ParameterLayout parameter{.count = ElementCount(1)};
     parameter.name = read_name(json, path).value_or("");
     if (json.isMember("count") == json.isMember("shape")) {
@@ -122,7 +127,8 @@ class LayoutReader {
     } else if (json.isMember("shape")) {
       std::vector<std::uint64_t> shape;
       parameter.count = read_shape(json["shape"], path + ".shape", shape);
-      if (shape.size() == json["shape"].size()) set_shape(parameter, shape);
+      const bool is_muons = !json.isMember("use_muon") || read_flag(json["use_muon"], path + ".use_muon");
+      if (is_muons && shape.size() == json["shape"].size()) set_shape(parameter, shape);
     } else {
       parameter.count =
           ElementCount(read_count(json["count"], path + ".count", 1, ModelLayout::unit_elements_max.value()));

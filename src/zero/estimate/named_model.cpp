@@ -51,7 +51,7 @@ Result<NamedModel> NamedModel::load(const std::string& argument) {
   return model;
 }
 
-void NamedModel::use_muon() {
+Result<void> NamedModel::use_muon() {
   const auto group = static_cast<std::uint32_t>(layout.groups.size());
   std::size_t matrices = 0;
   ElementCount elements;
@@ -63,10 +63,18 @@ void NamedModel::use_muon() {
       elements += parameter.count;
     }
   }
-  if (matrices == 0) return;
+  if (matrices == 0) {
+    return Error::invalid_argument("NamedModel::use_muon")
+        .object(name)
+        .reason("the model has no matrices for Muon")
+        .wanted("parameters of two dimensions")
+        .got("none")
+        .advice("give \"shape\" instead of \"count\" in the layout file, or use AdamW");
+  }
   layout.groups.push_back({.use_muon = true});
   notes.push_back("Muon updates " + std::to_string(matrices) + " matrices of " + to_string(elements) +
-                  " in all, AdamW the embeddings, the head and what has not two dimensions");
+                  " in all; AdamW updates embeddings, the head, and parameters that are not matrices");
+  return ok();
 }
 
 ElementCount NamedModel::largest_module() const {

@@ -21,9 +21,10 @@ struct NamedModel {
   /// Errors: not_found, for neither a preset nor a file, with the nearest name; those of the readers.
   [[nodiscard]] static Result<NamedModel> load(const std::string& argument);
 
-  /// Puts the matrices into an optimizer group with use_muon, but those of embeddings and the head, and notes it. Does
-  /// nothing if there are none.
-  void use_muon();
+  /// Puts the matrices into an optimizer group with use_muon, but those of embeddings and the head, and notes it.
+  ///
+  /// Errors: invalid_argument, if there are none.
+  Result<void> use_muon();
 
   /// Parameters of the largest module, which DeepSpeed's estimator calls the largest layer: of those whose names differ
   /// in the last part only, such as "model.layers.3.mlp.up_proj.weight" and ".bias".

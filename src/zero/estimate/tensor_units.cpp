@@ -137,7 +137,8 @@ void set_shape(ParameterLayout& parameter, std::span<const std::uint64_t> shape)
 }
 
 bool is_hidden_matrix(const ParameterLayout& parameter) {
-  return parameter.rows > 0 && !is_embedding(parameter.name) && !is_head_matrix(parameter.name);
+  if (parameter.rows == 0 || is_embedding(parameter.name)) return false;
+  return layer_of(parameter.name) || !is_head_matrix(parameter.name);
 }
 
 Result<ModelLayout> units_of_tensors(const std::vector<TensorEntry>& tensors,

@@ -31,13 +31,13 @@ namespace {
 
 Result<void> check_matrix(const std::string& name, const ParameterLayout& parameter,
                           const OptimizerGroup& group) {
-  const auto& [rows, columns] = std::pair(parameter.rows, parameter.columns);
+  const std::uint64_t rows = parameter.rows, columns = parameter.columns;
   const auto invalid = [&](const char* reason) {
     return Error::invalid_argument("ModelLayout::validate").reason(reason).object(name);
   };
   const std::string shape = std::to_string(rows) + " x " + std::to_string(columns);
   if (rows == 0 && columns == 0) {
-    if (!group.use_muon) return ok();
+    if (!group.use_muon || group.frozen) return ok();
     return invalid("its optimizer group uses Muon, which needs rows and columns")
         .wanted("ParameterLayout::rows and columns")
         .got("0")
@@ -49,7 +49,10 @@ Result<void> check_matrix(const std::string& name, const ParameterLayout& parame
         .got(shape);
   }
   if (ElementCount(rows * columns) == parameter.count) return ok();
-  return invalid("rows times columns is not its count").wanted(to_string(parameter.count)).got(shape);
+  return invalid("rows times columns is not its count")
+      .wanted(to_string(parameter.count))
+      .got(shape)
+      .advice("correct rows and columns, or leave both 0 if it is no matrix");
 }
 
 }  // namespace

@@ -36,12 +36,12 @@ std::string exact(double value) {
 
 Result<void> validate(const char* operation, std::span<const OptimizerGroup> groups) {
   for (std::size_t i = 0; i < groups.size(); ++i) {
-    if (groups[i].frozen && groups[i].use_muon) {
+    if (groups[i].use_muon && groups[i].epsilon) {
       return Error::invalid_argument(operation)
-          .object("groups[" + std::to_string(i) + "].use_muon")
-          .reason("the group is frozen: no optimizer updates its parameters")
-          .wanted("false")
-          .got("true");
+          .object("groups[" + std::to_string(i) + "].epsilon")
+          .reason("Muon, which updates the group, has none")
+          .wanted("an empty one")
+          .got(number_text(*groups[i].epsilon));
     }
     for (const auto& [name, value] : settings_of(groups[i])) {
       const bool is_beta = std::string_view(name).starts_with("betas");

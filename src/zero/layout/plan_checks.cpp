@@ -45,16 +45,28 @@ Result<void> check_units(const Config& config, const ModelLayout& model) {
 /// Muon updates the groups that say so, and there is one at least.
 Result<void> check_muon(const Config& config, const ModelLayout& model) {
   const bool is_muon = config.optimizer.type == cpu_adam::Optimizer::muon;
-  const bool is_used = std::any_of(model.groups.begin(), model.groups.end(),
-                                   [](const OptimizerGroup& group) { return group.use_muon; });
+  bool is_used = false, is_trained = false;
+  for (const UnitLayout& unit : model.units) {
+    for (const ParameterLayout& parameter : unit.parameters) {
+      const OptimizerGroup& group = model.groups[parameter.group];
+      is_trained = is_trained || !group.frozen;
+      is_used = is_used || (group.use_muon && !group.frozen);
+    }
+  }
+  if (is_muon && !is_trained) return ok();  // a reference model
   if (is_muon == is_used) return ok();
   return Error::invalid_config("plan_memory")
       .object("optimizer.type")
-      .reason(is_muon ? "no optimizer group of the layout has use_muon, so that Muon would update nothing"
-                      : "an optimizer group of the layout has use_muon")
-      .wanted(is_muon ? "OptimizerGroup::use_muon for the group of the hidden layers' matrices" : "Muon")
+      .reason(is_muon
+                  ? "no parameter of the layout is in an optimizer group with use_muon, so that Muon would "
+                    "update nothing"
+                  : "a parameter of the layout is in an optimizer group with use_muon")
+      .wanted(
+          is_muon
+              ? "ParameterLayout::group of an OptimizerGroup with use_muon, for the hidden layers' matrices"
+              : "Muon")
       .got(std::string(to_string(config.optimizer.type)))
-      .advice(is_muon ? "set use_muon, or use AdamW"
+      .advice(is_muon ? "put matrices into a group with use_muon, or use AdamW"
                       : "set optimizer.type to \"Muon\", or leave out use_muon");
 }
 

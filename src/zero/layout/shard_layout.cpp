@@ -64,7 +64,7 @@ ShardLayout::ShardLayout(const ModelLayout& model, std::uint32_t ranks) : ranks_
       }
       if (flat.slots.empty()) continue;
       if (group > 0) flat.name += " (group " + std::to_string(group) + ")";
-      model.groups[group].use_muon ? place_matrices(flat) : place_one_after_the_other(flat);
+      model.groups[group].use_muon && !flat.frozen ? place_matrices(flat) : place_one_after_the_other(flat);
       for (const FlatSlot& slot : flat.slots) {
         places_[u][slot.parameter.index] = {static_cast<std::uint32_t>(flats_.size()), slot.begin,
                                             slot.count};

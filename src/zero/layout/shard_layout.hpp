@@ -31,7 +31,8 @@ struct FlatLayout {
   std::uint32_t unit = 0, group = 0;
   bool frozen = false;          ///< OptimizerGroup::frozen
   std::vector<FlatSlot> slots;  ///< in the order of their begins
-  /// OptimizerGroup::use_muon: the lengths of the ranges of a shard, each for one matrix at most; else empty.
+  /// OptimizerGroup::use_muon, unless frozen: the lengths of the ranges of a shard, each for one matrix at most; else
+  /// empty.
   std::vector<ElementCount> matrix_ranges;
   ElementCount length;
   ElementCount shard;  ///< length / ranks

@@ -15,7 +15,7 @@ using zero::estimate::PlanEstimate;
 Result<ModelReport> report_of(const EstimateOptions& options, NamedModel model) {
   ModelReport report{.model = std::move(model)};
   PENSTOCK_TRY_ASSIGN(report.config, config_of(options));
-  if (report.config.optimizer.type == cpu_adam::Optimizer::muon) report.model.use_muon();
+  if (report.config.optimizer.type == cpu_adam::Optimizer::muon) PENSTOCK_TRY(report.model.use_muon());
   print_notes(report.model);
   PENSTOCK_TRY_ASSIGN(report.estimate,
                       zero::estimate::estimate_plan(report.config, report.model.layout, run_of(options)));

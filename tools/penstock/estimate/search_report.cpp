@@ -74,11 +74,14 @@ ExitStatus print_best(const ConfigSearch& search, const SearchOptions& options) 
 }  // namespace
 
 ExitStatus search_config(const EstimateOptions& options) {
-  const auto model = zero::estimate::NamedModel::load(*options.model);
+  auto model = zero::estimate::NamedModel::load(*options.model);
   if (!model) return fail(model.error());
-  print_notes(*model);
   const auto search_options = search_options_of(options);
   if (!search_options) return fail(search_options.error());
+  if (search_options->base.optimizer.type == cpu_adam::Optimizer::muon) {
+    if (const auto used = model->use_muon(); !used) return fail(used.error());
+  }
+  print_notes(*model);
   const auto search = ConfigSearch::run(*search_options, model->layout);
   if (!search) return fail(search.error());
   return search->best ? print_best(*search, *search_options) : fail(search->nothing_fits(*search_options));

@@ -372,13 +372,14 @@ class Engine {
   /// reductions in flight, and for the trainer's streams that have used the engine's tensors.
   ///
   /// Until unpark(), calls that need what is parked return failed_state: with the parameters, all but
-  /// finish_update(), set_groups() and those that only read a number; with the gradients, those of a step but acquire()
-  /// and checkpoint(); with the optimizer, step(), digest(), read_states(), restore() and initialize(). The engine may
-  /// be destroyed.
+  /// finish_update(), set_groups(), restore_loss_scaler() and those that only read a number; with the gradients, those
+  /// of a step but acquire() and checkpoint(); with the optimizer, step(), digest(), read_states(), restore() and
+  /// initialize(). The engine may be destroyed.
   ///
   /// Errors: invalid_argument, for no kinds, Tier::device, and kinds that differ between ranks; unsupported, for
   /// Tier::nvme; failed_state, naming what is outstanding, and while anything is parked; no_space, where a rank's
-  /// machine lacks the memory; those of the tiers. They change nothing.
+  /// machine lacks the memory; those of the tiers, and of finish_update(). They change nothing, and each is returned on
+  /// all ranks.
   [[nodiscard]] Result<ParkReport> park(tiers::Tier to, ParkKinds kinds = ParkKinds::all);
   /// Brings back what is parked, with the same bits at other addresses: DeepSpeed's reload_states.
   ///

@@ -17,20 +17,20 @@ struct OptimizerGroup {
   /// For optimizer.type "Muon": the parameters, which are matrices, are updated by Muon, the other groups' by AdamW; as
   /// the attribute use_muon of DeepSpeed's parameters. A matrix is never divided among ranks: each rank has some of a
   /// unit's whole ones, as many as the others, in slots of the largest one's size. So a unit with fewer matrices than
-  /// ranks, or with matrices of different sizes, has padding, which is gathered too. Fixed for the life of an engine.
+  /// ranks, or with matrices of different sizes, has padding, which is gathered too. Without effect if frozen. Fixed
+  /// for the life of an engine.
   bool use_muon = false;
   double learning_rate_factor = 1;  ///< of the step's learning rate, whether scheduled or given
-  std::optional<std::array<double, 2>>
-      betas;  ///< of the moments; a scheduler does not move them then. [0] is
-              ///< Muon's momentum, which no scheduler moves
-  std::optional<double> epsilon;
+  /// Of the moments; a scheduler does not move them then. [0] is Muon's momentum, which no scheduler moves.
+  std::optional<std::array<double, 2>> betas;
+  std::optional<double> epsilon;       ///< not with use_muon
   std::optional<double> weight_decay;  ///< 0: none
 
   friend bool operator==(const OptimizerGroup&, const OptimizerGroup&) = default;
 };
 
 /// Errors: invalid_argument of `operation`, naming the group and the setting: not finite in single precision, negative,
-/// a beta that is not below 1, or frozen together with use_muon.
+/// a beta that is not below 1, or an epsilon with use_muon.
 [[nodiscard]] Result<void> validate(const char* operation, std::span<const OptimizerGroup> groups);
 
 /// The settings that are not empty: "learning_rate_factor 1 weight_decay 0".

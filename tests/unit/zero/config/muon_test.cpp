@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 namespace penstock::zero {
@@ -91,7 +92,42 @@ TEST(ConfigMuon, RefusesWhatIsNotItsOwn) {
   expect(muon("",
               R"("zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}, )"),
          "offload_optimizer.ratio");
-  EXPECT_TRUE(read(muon(R"("ns_method": "gram", "bias_correction": false)")));
+  EXPECT_TRUE(read(muon(R"("ns_method": "gram")")));
+}
+
+TEST(ConfigMuon, UpdatesOtherGroupsByAdamWWhateverItsKeysSay) {
+  const Config config = *read(muon(R"("bias_correction": false, "adam_w_mode": false)"));
+  const auto adam = std::get<cpu_adam::AdamConfig>(hyperparameters(config.optimizer, group(config, {})));
+  EXPECT_TRUE(adam.bias_correction);
+  EXPECT_EQ(adam.decay_mode, cpu_adam::AdamDecay::decoupled);
+  EXPECT_TRUE(std::any_of(config.notes.begin(), config.notes.end(), [](const std::string& note) {
+    return contains(note, "bias_correction, line 1: has no effect");
+  }));
+}
+
+TEST(ConfigMuon, LeavesBothRatesToASchedulerUnlessTheyAreGiven) {
+  const Config config = *read(muon("", R"("scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.25,
+                                          "warmup_num_steps": 2}}, )"));
+  EXPECT_EQ(group(config, {.use_muon = true}, 9).learning_rate, 0.25f);
+  EXPECT_EQ(group(config, {}, 9).learning_rate, 0.25f);
+}
+
+TEST(ConfigMuon, IsCheckedWhereItIsMadeInCode) {
+  const auto refusal_of = [](const auto& change) {
+    Config config;
+    change(config.optimizer);
+    const auto valid = config.validate();
+    return valid ? std::string() : valid.error().message();
+  };
+  using cpu_adam::Optimizer;
+  EXPECT_TRUE(contains(refusal_of([](auto& o) { o.muon_learning_rate = 1; }), "optimizer.params.muon_lr"));
+  EXPECT_TRUE(contains(refusal_of([](auto& o) { o.adam_learning_rate = 1; }), "optimizer.params.adam_lr"));
+  EXPECT_TRUE(contains(refusal_of([](auto& o) { o.type = Optimizer::muon, o.bias_correction = false; }),
+                       "optimizer.params.bias_correction"));
+  EXPECT_TRUE(
+      contains(refusal_of([](auto& o) { o.type = Optimizer::muon, o.decay_mode = cpu_adam::AdamDecay::l2; }),
+               "optimizer.params.adam_w_mode"));
+  EXPECT_TRUE(contains(refusal_of([](auto& o) { o.type = Optimizer::muon, o.momentum = 1; }), "got 1"));
 }
 
 }  // namespace

@@ -232,6 +232,12 @@ TEST(OptimizerGroups, TakeNoGradientOfTheCallerForFrozenParameters) {
   EXPECT_NE(run.masters().at(0), 1.0f);
 }
 
+TEST(OptimizerGroups, OfAUnitThatIsFrozenNeedNoBeginStep) {
+  TwoGroups run(usual(), {{.frozen = true}, {.frozen = true}});
+  const auto outcome = run.engine().step();
+  ASSERT_TRUE(outcome) << outcome.error().message();
+}
+
 TEST(OptimizerGroups, OfAUnitThatIsFrozenTakeNoGradient) {
   TwoGroups run(usual(), {{.frozen = true}, {.frozen = true}});
   run.engine().begin_step({.units_without_gradient = {0}}).value();  // may be listed

@@ -207,6 +207,17 @@ TEST(RanksDisagree, OnTheLearningRate) {
   expect_named(errors, {"learning_rate", "0.5", "0.25", "rank 1"});
 }
 
+TEST(RanksDisagree, OnWhatTheyDoWithGradientsThatAreNotFinite) {
+  const auto errors =
+      run([](std::uint32_t, Engine& engine, tiers::Stream& stream) { return whole_step(engine, stream, {}); },
+          [](std::uint32_t rank, Rank::Options& options) {
+            options.config.penstock.non_finite_gradients =
+                rank == 0 ? NonFiniteGradients::skip : NonFiniteGradients::as_deepspeed;
+          });
+
+  expect_named(errors, {"penstock.non_finite_gradients", "ranks 0 and 1"});
+}
+
 TEST(RanksDisagree, OnTheNumberOfMicroBatches) {
   const auto errors = run([](std::uint32_t rank, Engine& engine, tiers::Stream& stream) {
     return whole_step(engine, stream, {.micro_batches = 1 + rank});
@@ -273,6 +284,11 @@ TEST(RanksDisagree, OnTheModelLayout) {
       [](ModelLayout& model) { std::swap(model.units[2], model.units[3]); },
       [](ModelLayout& model) { model.units[3].parameters[0].name = "other"; },
       [](ModelLayout& model) { model.units[3].parameters[0].count = ElementCount(1023); },
+      [](ModelLayout& model) {
+        ParameterLayout& parameter = model.units[3].parameters[0];
+        parameter.rows = 2;
+        parameter.columns = parameter.count.value() / 2;
+      },
   };
   for (std::size_t change = 0; change < changes.size(); ++change) {
     SCOPED_TRACE(change);

@@ -1,6 +1,7 @@
 #include "zero/estimate/config_search.hpp"
 
 #include "zero/estimate/model_presets.hpp"
+#include "zero/estimate/named_model.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>
@@ -234,6 +235,20 @@ TEST(ConfigSearch, WritesEachCandidateAsTextThatGivesTheSamePlan) {
       EXPECT_LT(text.size(), 1000u);
     }
   }
+}
+
+TEST(ConfigSearch, LeavesOutTheDeviceForStatesThatOnlyTheCpuUpdates) {
+  SearchOptions options = options_with({}, {});
+  options.base.optimizer.type = cpu_adam::Optimizer::lion;
+  const ConfigSearch found = search(options);
+  ASSERT_TRUE(found.best);
+  for (const Candidate& candidate : found.candidates)
+    EXPECT_NE(candidate.config.offload_optimizer.device, none);
+
+  options.base.optimizer.type = cpu_adam::Optimizer::muon;
+  NamedModel model{.name = "small", .source = "", .layout = small_gpt2(), .notes = {}};
+  model.use_muon().value();
+  EXPECT_TRUE(ConfigSearch::run(options, model.layout).value().best);
 }
 
 }  // namespace

@@ -156,5 +156,18 @@ TEST(LayoutFile, ReadsAFileOfAtMost16MiB) {
   EXPECT_NE(long_file.error().message().find("too long for a layout"), std::string::npos);
 }
 
+TEST(LayoutFile, HasTheShapesOfMatricesButOfThoseThatAreNotMuons) {
+  const auto rows = [](const std::string& members) {
+    const auto layout = parse(unit_with(R"({"name": "w", )" + members + "}"));
+    return layout ? layout->parameter({0, 0}).rows : 99;
+  };
+  EXPECT_EQ(rows(R"("shape": [2, 3])"), 2u);
+  EXPECT_EQ(rows(R"("shape": [2, 3], "use_muon": true)"), 2u);
+  EXPECT_EQ(rows(R"("shape": [2, 3], "use_muon": false)"), 0u);
+  EXPECT_EQ(rows(R"("shape": [2, 3, 4])"), 0u);
+  EXPECT_EQ(rows(R"("count": 6)"), 0u);
+  EXPECT_EQ(rows(R"("shape": [2, 3], "use_muon": 1)"), 99u);
+}
+
 }  // namespace
 }  // namespace penstock::zero::estimate

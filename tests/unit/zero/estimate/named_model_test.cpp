@@ -197,7 +197,7 @@ TEST(NamedModel, HasTheLargestModuleThatDeepSpeedCounts) {
 
 TEST(NamedModel, GivesMuonTheMatricesOfTheLayers) {
   NamedModel model = NamedModel::load("llama-3-8b").value();
-  model.use_muon();
+  model.use_muon().value();
   ASSERT_EQ(model.layout.groups.size(), 3u);
   EXPECT_TRUE(model.layout.groups[2].use_muon);
   std::size_t matrices = 0;
@@ -221,6 +221,25 @@ TEST(TensorUnits, HaveTheShapesOfMatrices) {
   EXPECT_EQ(layout.parameter({1, 1}).rows, 0u) << "a bias";
   EXPECT_TRUE(is_hidden_matrix(layout.parameter({1, 0})));
   EXPECT_FALSE(is_hidden_matrix(layout.parameter({0, 0}))) << "an embedding";
+}
+
+TEST(TensorUnits, TellTheHeadFromTheOutputOfALayer) {
+  const auto matrix = [](const char* name) {
+    return ParameterLayout{.name = name, .count = ElementCount(6), .rows = 2, .columns = 3};
+  };
+  EXPECT_TRUE(is_hidden_matrix(matrix("layers.3.attention.output.weight")));
+  EXPECT_FALSE(is_hidden_matrix(matrix("output.weight")));
+}
+
+TEST(NamedModel, SaysWhereMuonHasNoMatrix) {
+  NamedModel model{.name = "vectors",
+                   .source = "layout file",
+                   .layout = {.units = {{.name = "unit", .parameters = {{"w", ElementCount(6)}}}}},
+                   .notes = {}};
+  const auto used = model.use_muon();
+  ASSERT_FALSE(used);
+  EXPECT_NE(used.error().message().find("\"shape\" instead of \"count\""), std::string::npos)
+      << used.error().message();
 }
 
 }  // namespace

@@ -85,15 +85,19 @@ TEST(ModelLayout, RefusesMatricesWithoutAShape) {
            .rows = 1,
            .columns = std::uint64_t{1} << 31};
   EXPECT_TRUE(contains(refusal(wrong, {}), "2147483647"));
-  EXPECT_TRUE(contains(refusal(matrix(6), {.frozen = true, .use_muon = true}), "groups[0].use_muon"));
+  EXPECT_EQ(refusal(vector, {.frozen = true, .use_muon = true}), "") << "a reference model";
+  EXPECT_TRUE(contains(refusal(matrix(6), {.use_muon = true, .epsilon = 1}), "groups[0].epsilon"));
 }
 
 TEST(MemoryPlan, UsesMuonOnlyWhereConfigurationAndLayoutAgree) {
-  const auto refusal = [](cpu_adam::Optimizer type, bool use_muon, tiers::DeviceMemory memory) {
+  const auto refusal = [](cpu_adam::Optimizer type, bool use_muon, tiers::DeviceMemory memory,
+                          bool frozen = false, std::uint32_t group = 0) {
     Config config;
     config.optimizer.type = type;
-    const ModelLayout model{.units = {{.name = "unit", .parameters = {matrix(6)}}},
-                            .groups = {{.use_muon = use_muon}}};
+    ParameterLayout parameter = matrix(6);
+    parameter.group = group;
+    const ModelLayout model{.units = {{.name = "unit", .parameters = {parameter}}},
+                            .groups = {{.frozen = frozen, .use_muon = use_muon}, {}}};
     const auto plan = plan_memory(config, model, 1, 1, memory);
     return plan ? std::string() : plan.error().message();
   };
@@ -101,8 +105,13 @@ TEST(MemoryPlan, UsesMuonOnlyWhereConfigurationAndLayoutAgree) {
   const auto host = tiers::DeviceMemory::host;
   EXPECT_EQ(refusal(Optimizer::muon, true, host), "");
   EXPECT_EQ(refusal(Optimizer::adam, false, host), "");
+  EXPECT_EQ(refusal(Optimizer::muon, true, host, true), "") << "a reference model";
+  EXPECT_EQ(refusal(Optimizer::muon, false, host, true), "");
+  EXPECT_NE(refusal(Optimizer::muon, true, host, false, 1).find("would update nothing"), std::string::npos)
+      << "no parameter is in the group";
   EXPECT_NE(refusal(Optimizer::muon, false, host).find("would update nothing"), std::string::npos);
-  EXPECT_NE(refusal(Optimizer::adam, true, host).find("has use_muon"), std::string::npos);
+  EXPECT_NE(refusal(Optimizer::adam, true, host).find("in an optimizer group with use_muon"),
+            std::string::npos);
   EXPECT_NE(refusal(Optimizer::muon, true, tiers::DeviceMemory::separate).find("offload_optimizer.device"),
             std::string::npos);
 }
