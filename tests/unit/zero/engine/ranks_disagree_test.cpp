@@ -310,7 +310,7 @@ TEST(RanksDisagree, OnTheModelLayout) {
     expect_named(errors,
                  {"the model layout", "ranks 0 and 1",
                   "compare the ModelLayout of the ranks: order of units and parameters, names, counts, "
-                  "groups and shared parameters"});
+                  "shapes, groups and shared parameters"});
   }
 }
 
