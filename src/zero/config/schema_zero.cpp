@@ -200,8 +200,8 @@ constexpr Key keys[] = {
      .fallback = "false"},
     {.path = "zero_optimization.save_muon_momentum_buffer_in_memory",
      .kind = flag,
-     .status = only_default,
-     .fallback = "false"},
+     .status = no_effect,
+     .help = "the momentum is a part of the optimizer's tiles: offload_optimizer decides where it is"},
     // An empty object enables ZenFlow in DeepSpeed.
     {.path = "zero_optimization.zenflow",
      .kind = feature,
