@@ -1,6 +1,7 @@
 // An optimizer that is a function of the trainer: what it gets, equal bits in every tier, and states that are saved and
 // restored.
 #include "kit/cluster.hpp"
+#include "kit/saved_states.hpp"
 
 #include "cpu_adam/adam_coefficients.hpp"
 #include "kernels/adam_formula.hpp"
@@ -114,41 +115,18 @@ TEST(EngineCustomUpdate, GivesTheBitsOfAdamWithSeveralWorkers) {
 }
 
 void expect_to_continue(Optimizer type, const UpdateFunction& update, std::uint64_t seed) {
-  std::map<std::tuple<std::uint32_t, std::uint32_t, StateKind, std::uint64_t>, float> saved;
-  std::mutex mutex;
-  RunOptions whole = random_run(seed);
-  whole.config.optimizer.type = type;
-  whole.update = update;
-  whole.config.offload_optimizer.device = OffloadDevice::nvme;
-  whole.steps = 4;
-  const RunResult expected = train(whole);
+  RunOptions options = random_run(seed);
+  options.config.optimizer.type = type;
+  options.update = update;
+  options.config.offload_optimizer.device = OffloadDevice::nvme;
+  options.steps = 4;
+  const RunResult expected = train(options);
   ASSERT_FALSE(expected.error) << expected.error->message();
-  RunOptions first = whole;
-  first.steps = 2;
-  first.after_steps = [&](Engine& engine) {
-    return engine.read_states([&](ParameterId id, StateKind kind, std::uint64_t begin,
-                                  std::span<const float> values) -> Result<void> {
-      const std::scoped_lock lock(mutex);
-      EXPECT_TRUE(cpu_adam::keeps(type, kind));
-      for (std::size_t i = 0; i < values.size(); ++i) saved[{id.unit, id.index, kind, begin + i}] = values[i];
-      return ok();
-    });
-  };
-  ASSERT_FALSE(train(first).error);
+  SavedStates saved(options.model);
 
-  RunOptions rest = whole;
-  rest.first_step = 2;
-  rest.restore = [&](Engine& engine) {
-    return engine.restore(
-        2, [&](ParameterId id, StateKind kind, std::uint64_t begin, std::span<float> values) -> Result<void> {
-          const std::scoped_lock lock(mutex);
-          for (std::size_t i = 0; i < values.size(); ++i)
-            values[i] = saved.at({id.unit, id.index, kind, begin + i});
-          return ok();
-        });
-  };
-  const RunResult result = train(rest);
+  const RunResult result = train_in_two_parts(options, saved);
 
+  for (const auto& [key, values] : saved.states()) EXPECT_TRUE(cpu_adam::keeps(type, key.second));
   ASSERT_FALSE(result.error) << result.error->message();
   EXPECT_EQ(result.digest, expected.digest);
   EXPECT_EQ(result.parameters, expected.parameters);

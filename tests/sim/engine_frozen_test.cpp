@@ -1,13 +1,12 @@
 // Frozen parameters: no gradient, no optimizer state, no write after the first one, and no effect on the others' bits.
 #include "kit/cluster.hpp"
+#include "kit/saved_states.hpp"
 #include "kit/trainer.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <map>
-#include <mutex>
 #include <vector>
 
 namespace penstock::zero::test {
@@ -150,51 +149,27 @@ TEST(EngineFrozen, TrainsNothingWhereAllParametersAreFrozen) {
   }
 }
 
-/// The states of a run by parameter and kind.
-struct Saved {
-  using Key = std::tuple<std::uint32_t, std::uint32_t, StateKind>;
-  std::map<Key, std::map<std::uint64_t, float>> values;
-  std::mutex mutex;
-
-  Result<void> save(Engine& engine) {
-    return engine.read_states([this](ParameterId id, StateKind kind, std::uint64_t first,
-                                     std::span<const float> some) -> Result<void> {
-      const std::scoped_lock lock(mutex);
-      for (std::size_t i = 0; i < some.size(); ++i) values[{id.unit, id.index, kind}][first + i] = some[i];
-      return ok();
-    });
-  }
-  Result<void> restore(Engine& engine, std::uint64_t step) {
-    return engine.restore(
-        step,
-        [this](ParameterId id, StateKind kind, std::uint64_t first, std::span<float> some) -> Result<void> {
-          const std::scoped_lock lock(mutex);
-          for (std::size_t i = 0; i < some.size(); ++i)
-            some[i] = values.at({id.unit, id.index, kind}).at(first + i);
-          return ok();
-        });
-  }
-};
-
 TEST(EngineFrozen, IsSavedAsMastersAndContinuesOnOtherRanks) {
   for (std::uint64_t seed = 100; seed < 112; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RunOptions options = random_run(seed);
     options.config.penstock.state_format = StateFormat::fp32;
-    Saved saved;
+    SavedStates saved(options.model);
     options.steps = 2;
     options.after_steps = [&](Engine& engine) { return saved.save(engine); };
     const RunResult expected = train(options);
     ASSERT_FALSE(expected.error) << expected.error->message();
-    for (const auto& [key, values] : saved.values) {
-      const auto& [unit, index, kind] = key;
-      const ParameterLayout& parameter = options.model.units[unit].parameters[index];
-      EXPECT_EQ(values.size(), parameter.count.value());
+    std::uint64_t values_of_all = 0;
+    for (const auto& [key, values] : saved.states()) {
+      const auto& [id, kind] = key;
+      const ParameterLayout& parameter = options.model.parameter(id);
+      values_of_all += parameter.count.value();
       if (parameter.group == frozen_group) {
         EXPECT_EQ(kind, StateKind::master);
-        EXPECT_EQ(values.begin()->second, initial_in_bf16({unit, index}, 0));
+        EXPECT_EQ(values.front(), initial_in_bf16(id, 0));
       }
     }
+    EXPECT_EQ(saved.written(), values_of_all);  // each value once
 
     RunOptions other = random_run(seed);
     other.ranks = 1 + options.ranks % 4;

@@ -1,14 +1,13 @@
 // Muon in the engine: each matrix is whole, wherever it is and however many ranks there are. Bits in every tier are
 // compared in engine_optimizers_test.cpp.
 #include "kit/cluster.hpp"
+#include "kit/saved_states.hpp"
 #include "unit/cpu_adam/muon_reference.hpp"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <mutex>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 namespace penstock::zero::test {
@@ -39,25 +38,11 @@ RunOptions muon_run(std::uint32_t ranks) {
   return options;
 }
 
-using States = std::map<std::pair<ParameterId, StateKind>, std::vector<float>>;
-
-/// All states after the run, of all ranks.
-States states_after(RunOptions options) {
-  States states;
-  std::mutex mutex;
-  options.after_steps = [&](Engine& engine) {
-    return engine.read_states([&](ParameterId id, StateKind kind, std::uint64_t first,
-                                  std::span<const float> values) -> Result<void> {
-      const std::scoped_lock lock(mutex);
-      auto& of_parameter = states[{id, kind}];
-      of_parameter.resize(options.model.parameter(id).count.value());
-      std::copy(values.begin(), values.end(), of_parameter.begin() + static_cast<std::ptrdiff_t>(first));
-      return ok();
-    });
-  };
+/// `states` gets all states after the run.
+void train_to(SavedStates& states, RunOptions options) {
+  options.after_steps = [&](Engine& engine) { return states.save(engine); };
   const RunResult result = train(options);
   EXPECT_FALSE(result.error) << result.error->message();
-  return states;
 }
 
 using Gradients = std::map<ParameterId, std::vector<float>>;
@@ -86,25 +71,26 @@ TEST(EngineMuon, UpdatesEachMatrixAsAWhole) {
     RunOptions options = muon_run(ranks);
     options.steps = 1;
     options.config.offload_optimizer.device = ranks % 2 == 0 ? OffloadDevice::nvme : OffloadDevice::cpu;
-    const States states = states_after(options);
+    SavedStates states(options.model), initial(options.model);
+    train_to(states, options);
     const Gradients gradients = gradients_of(options);
     RunOptions before = options;
     before.gradient_scale = [](auto...) { return 0.0f; };
     before.model.groups[1].weight_decay = 0;
-    const States initial = states_after(before);
+    train_to(initial, before);
     for (std::uint32_t u = 0; u < options.model.units.size(); ++u) {
       for (std::uint32_t i = 0; i < options.model.units[u].parameters.size(); ++i) {
         const ParameterLayout& parameter = options.model.units[u].parameters[i];
         SCOPED_TRACE(parameter.name + " on " + std::to_string(ranks) + " ranks");
         const ParameterId id{u, i};
-        EXPECT_EQ(states.contains({id, StateKind::second_moment}), parameter.rows == 0);
+        EXPECT_EQ(states.states().contains({id, StateKind::second_moment}), parameter.rows == 0);
         if (parameter.rows == 0) continue;
         cpu_adam::test::MuonReference reference({parameter.rows, parameter.columns},
-                                                initial.at({id, StateKind::master}));
+                                                initial.of(id, StateKind::master));
         reference.step({.learning_rate = 0.125f, .momentum = 0.75f, .weight_decay = 0.25f}, gradients.at(id),
                        1);
-        const auto &masters = states.at({id, StateKind::master}),
-                   &momentum = states.at({id, StateKind::first_moment});
+        const auto &masters = states.of(id, StateKind::master),
+                   &momentum = states.of(id, StateKind::first_moment);
         for (std::size_t k = 0; k < momentum.size(); ++k)
           ASSERT_NEAR(momentum[k], reference.momentum[k], 1e-5) << k;
         for (std::size_t k = 0; k < masters.size(); ++k)
@@ -115,26 +101,13 @@ TEST(EngineMuon, UpdatesEachMatrixAsAWhole) {
 }
 
 TEST(EngineMuon, ReadsAndRestoresStatesOnAnotherNumberOfRanks) {
-  States saved;
-  for (const std::uint32_t ranks : {1u, 3u}) {
-    RunOptions options = muon_run(ranks);
-    options.first_step = options.steps = 5;
-    if (ranks == 1) {
-      options.first_step = 0;
-      saved = states_after(options);
-      continue;
-    }
-    options.restore = [&](Engine& engine) {
-      return engine.restore(
-          5,
-          [&](ParameterId id, StateKind kind, std::uint64_t first, std::span<float> values) -> Result<void> {
-            std::copy_n(saved.at({id, kind}).begin() + static_cast<std::ptrdiff_t>(first), values.size(),
-                        values.begin());
-            return ok();
-          });
-    };
-    EXPECT_EQ(states_after(options), saved);
-  }
+  RunOptions alone = muon_run(1), in_three = muon_run(3);
+  alone.steps = in_three.first_step = in_three.steps = 5;
+  SavedStates saved(alone.model), again(alone.model);
+  train_to(saved, alone);
+  in_three.restore = [&](Engine& engine) { return saved.restore(engine, 5); };
+  train_to(again, in_three);
+  EXPECT_TRUE(again == saved);
 }
 
 TEST(EngineMuon, PlansTheMemoryOfTheLargestMatrix) {

@@ -1,18 +1,16 @@
 // Lion, Adagrad and Muon in the engine: equal bits in every tier, and states that are saved and restored.
 #include "kit/cluster.hpp"
+#include "kit/saved_states.hpp"
 
 #include <gtest/gtest.h>
 #include <array>
-#include <map>
-#include <mutex>
-#include <tuple>
+#include <string>
 #include <vector>
 
 namespace penstock::zero::test {
 namespace {
 
 using cpu_adam::Optimizer;
-using cpu_adam::StateKind;
 using penstock::test::SeededRandom;
 
 constexpr std::array devices = {OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme};
@@ -78,49 +76,27 @@ TEST_P(EngineOptimizers, GiveTheSameBitsInEveryTier) {
   }
 }
 
-void expect_to_continue(Optimizer optimizer, std::uint64_t seed) {
-  std::map<std::tuple<std::uint32_t, std::uint32_t, StateKind, std::uint64_t>, float> saved;
-  std::mutex mutex;
-  RunOptions whole = random_run(optimizer, seed);
-  whole.config.offload_optimizer.device = OffloadDevice::nvme;
-  whole.steps = 4;
-  const RunResult expected = train(whole);
-  ASSERT_FALSE(expected.error) << expected.error->message();
-  RunOptions first = whole;
-  first.steps = 2;
-  first.after_steps = [&](Engine& engine) {
-    return engine.read_states([&](ParameterId id, StateKind kind, std::uint64_t begin,
-                                  std::span<const float> values) -> Result<void> {
-      const std::scoped_lock lock(mutex);
-      const bool is_adams =
-          optimizer == Optimizer::muon && !whole.model.groups[whole.model.parameter(id).group].use_muon;
-      EXPECT_TRUE(cpu_adam::keeps(is_adams ? Optimizer::adam : optimizer, kind));
-      for (std::size_t i = 0; i < values.size(); ++i) saved[{id.unit, id.index, kind, begin + i}] = values[i];
-      return ok();
-    });
-  };
-  ASSERT_FALSE(train(first).error);
-
-  RunOptions rest = whole;
-  rest.first_step = 2;
-  rest.restore = [&](Engine& engine) {
-    return engine.restore(
-        2, [&](ParameterId id, StateKind kind, std::uint64_t begin, std::span<float> values) -> Result<void> {
-          const std::scoped_lock lock(mutex);
-          for (std::size_t i = 0; i < values.size(); ++i)
-            values[i] = saved.at({id.unit, id.index, kind, begin + i});
-          return ok();
-        });
-  };
-  const RunResult result = train(rest);
-
-  ASSERT_FALSE(result.error) << result.error->message();
-  EXPECT_EQ(result.digest, expected.digest);
-  EXPECT_EQ(result.parameters, expected.parameters);
-}
-
 TEST_P(EngineOptimizers, ContinueFromStatesThatWereSaved) {
-  for (std::uint64_t seed = 3; seed < 7; ++seed) expect_to_continue(GetParam(), seed);
+  for (std::uint64_t seed = 3; seed < 7; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RunOptions options = random_run(GetParam(), seed);
+    options.config.offload_optimizer.device = OffloadDevice::nvme;
+    options.steps = 4;
+    const RunResult expected = train(options);
+    ASSERT_FALSE(expected.error) << expected.error->message();
+    SavedStates saved(options.model);
+
+    const RunResult result = train_in_two_parts(options, saved);
+
+    ASSERT_FALSE(result.error) << result.error->message();
+    EXPECT_EQ(result.digest, expected.digest);
+    EXPECT_EQ(result.parameters, expected.parameters);
+    for (const auto& [key, values] : saved.states()) {
+      const OptimizerGroup& group = options.model.groups[options.model.parameter(key.first).group];
+      const bool is_adams = GetParam() == Optimizer::muon && !group.use_muon;
+      EXPECT_TRUE(cpu_adam::keeps(is_adams ? Optimizer::adam : GetParam(), key.second));
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, EngineOptimizers,

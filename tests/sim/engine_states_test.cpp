@@ -1,11 +1,9 @@
 #include "kit/cluster.hpp"
+#include "kit/saved_states.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>
-#include <map>
-#include <mutex>
 #include <string>
-#include <tuple>
 #include <vector>
 
 namespace penstock::zero::test {
@@ -13,53 +11,6 @@ namespace {
 
 using cpu_adam::StateFormat;
 using cpu_adam::StateKind;
-
-/// The states of all parameters, as a trainer saves them: without ranks, units' flats or padding.
-class SavedStates {
- public:
-  explicit SavedStates(const ModelLayout& model) {
-    for (std::uint32_t unit = 0; unit < model.units.size(); ++unit) {
-      for (std::uint32_t i = 0; i < model.units[unit].parameters.size(); ++i) {
-        for (const StateKind kind : cpu_adam::all_states) {
-          states_[{unit, i, kind}].assign(model.units[unit].parameters[i].count.value(), -7.0f);
-        }
-      }
-    }
-  }
-
-  Result<void> save(Engine& engine) {
-    return engine.read_states([&](ParameterId id, StateKind kind, std::uint64_t first,
-                                  std::span<const float> values) -> Result<void> {
-      const std::scoped_lock lock(mutex_);  // ranks are threads
-      auto& state = states_.at({id.unit, id.index, kind});
-      std::copy(values.begin(), values.end(), state.begin() + static_cast<std::ptrdiff_t>(first));
-      written_ += values.size();
-      return ok();
-    });
-  }
-  Result<void> restore(Engine& engine, std::uint64_t step) const {
-    return engine.restore(
-        step,
-        [&](ParameterId id, StateKind kind, std::uint64_t first, std::span<float> values) -> Result<void> {
-          const auto& state = states_.at({id.unit, id.index, kind});
-          {
-            const std::scoped_lock lock(mutex_);
-            longest_restored_ = std::max(longest_restored_, values.size());
-          }
-          std::copy_n(state.begin() + static_cast<std::ptrdiff_t>(first), values.size(), values.begin());
-          return ok();
-        });
-  }
-  [[nodiscard]] std::uint64_t written() const { return written_; }
-  [[nodiscard]] std::size_t longest_restored() const { return longest_restored_; }
-  bool operator==(const SavedStates& other) const { return states_ == other.states_; }
-
- private:
-  mutable std::mutex mutex_;
-  mutable std::size_t longest_restored_ = 0;
-  std::map<std::tuple<std::uint32_t, std::uint32_t, StateKind>, std::vector<float>> states_;
-  std::uint64_t written_ = 0;
-};
 
 class EngineStates : public testing::TestWithParam<RunFormat> {
  protected:
