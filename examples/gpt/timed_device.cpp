@@ -138,6 +138,7 @@ class TimedEngine final : public tiers::IoEngine {
   }
   void wake() noexcept override { engine_->wake(); }
   void attach(tiers::FileHandle file, HostSpan buffers) noexcept override { engine_->attach(file, buffers); }
+  bool detach() noexcept override { return engine_->detach(); }
   bool close(TimePoint deadline) noexcept override { return engine_->close(deadline); }
   tiers::IoLimits limits() const noexcept override { return engine_->limits(); }
   std::uint32_t in_flight() const noexcept override { return engine_->in_flight(); }

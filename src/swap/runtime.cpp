@@ -292,6 +292,7 @@ TimePoint Runtime::next_deadline() const {
 }
 
 std::vector<std::string> Runtime::notes() const {
+  const std::lock_guard lock(state_->memory_mutex);  // those of the arena change with its pages
   std::vector<std::string> notes = {state_->arena.notes()};
   for (const auto& path : state_->paths) notes.push_back(path->notes());
   std::erase(notes, "");

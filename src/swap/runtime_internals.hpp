@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
+#include <vector>
 
 namespace penstock::swap {
 
@@ -53,11 +55,37 @@ class RuntimeInternals {
   /// The bytes of host memory, and of swap files, that users share.
   [[nodiscard]] ByteCount host_capacity() const;
   [[nodiscard]] ByteCount swap_capacity() const;
-  /// Pins the host memory for `device`, the only one of this runtime. Users that share the runtime pin it once.
+  /// Registers the host memory with `device`, the only one of this runtime, until unpin(). Users that share the runtime
+  /// register it once; while any of them has given back memory, it is registered when all have taken it back.
   ///
   /// Errors: those of Device::pin().
   Result<void> pin(tiers::Device& device) const;
   void unpin(tiers::Device& device) const;
+
+  /// The address range of a tensor that is only in memory; its size is a multiple of 4096 bytes.
+  [[nodiscard]] HostSpan kept_range(tiers::TensorId tensor) const;
+  /// Why give_back_memory() would give nothing back; empty if it would.
+  [[nodiscard]] std::string keeps_memory() const;
+  /// Pages that a user has given back to the operating system.
+  struct GivenBack {
+    std::vector<HostSpan> ranges;  ///< none: nothing was given back
+    ByteCount bytes;               ///< of them, which the kernel has taken
+    std::string reason;            ///< why these are fewer than were asked for; else empty
+  };
+  /// Gives the whole pages of `ranges` back, until take_back_memory() or abandon_memory(). Their contents are lost.
+  /// Neither a lease nor a transfer uses them from now on, nor an operation of the device, if that has registered the
+  /// memory for this user. Blocks until the paths' engines have released the memory.
+  [[nodiscard]] GivenBack give_back_memory(std::span<const HostSpan> ranges) const;
+  /// Makes the pages usable again, with undefined contents, and empties `memory`. Returns what could not be registered
+  /// again, in one line; else nothing.
+  ///
+  /// Errors: no_space: everything is still given back.
+  Result<std::string> take_back_memory(GivenBack& memory) const;
+  /// The tensors in these pages are going to be removed. If the runtime has other users, now or later, the pages are
+  /// taken back for them as far as there is memory; what is allocated in others gets new pages when it is written.
+  void abandon_memory(GivenBack memory) const;
+  /// The options of the runtime, with those of its paths that are in use, as they were opened.
+  [[nodiscard]] RuntimeOptions options() const;
 
   /// Blocks until `done()`, which is evaluated with the runtime's lock held, returns true. It must not call the
   /// runtime.
@@ -74,6 +102,12 @@ class RuntimeInternals {
   Result<void> wait_for(const tiers::Event& event, const char* work, TimePoint deadline) const;
 
  private:
+  // With memory_mutex.
+  [[nodiscard]] bool register_with_paths(HostSpan memory) const;
+  [[nodiscard]] std::string register_if_complete() const;
+  void take_back_abandoned() const;
+  [[nodiscard]] std::size_t user_count() const;
+
   RuntimeState& state_;
 };
 

@@ -10,6 +10,7 @@
 #include "tiers/store/tensor_store.hpp"
 
 #include <penstock/swap/runtime.hpp>
+#include <penstock/tiers/device/device.hpp>
 
 #include <atomic>
 #include <condition_variable>
@@ -87,8 +88,12 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   };
   std::vector<OwnedLease> owned;  // leases that acquire() returned
   std::vector<RuntimeUse> users;
-  std::mutex pin_mutex;         // held during calls of a device
-  std::uint32_t pin_count = 0;  // how often host memory was pinned and not unpinned
+  std::mutex memory_mutex;      // held during calls of a device and while pages are given or taken back
+  std::uint32_t pin_count = 0;  // users that have called pin() and not unpin()
+  tiers::Device* registered_with = nullptr;  // the device that has the arena registered
+  tiers::Device* pinned_for = nullptr;       // the device of pin()
+  std::uint32_t given_back_count = 0;        // users that have given back pages of the arena
+  std::vector<HostSpan> abandoned;           // pages of users that have left
   bool woken = false, stopping = false;
   bool closing = false;       // the runtime is being destroyed
   std::uint32_t waiting = 0;  // threads in acquire()

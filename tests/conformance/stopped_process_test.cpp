@@ -48,6 +48,7 @@ class SlowEngine final : public IoEngine {
   }
   void wake() noexcept override {}
   void attach(FileHandle, HostSpan) noexcept override {}
+  bool detach() noexcept override { return true; }
   bool close(TimePoint) noexcept override { return true; }
   IoLimits limits() const noexcept override { return {1_GiB, 64}; }
   std::uint32_t in_flight() const noexcept override { return 0; }

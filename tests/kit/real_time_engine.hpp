@@ -39,6 +39,7 @@ class RealTimeEngine final : public tiers::IoEngine {
     changed_.notify_all();
   }
   void attach(tiers::FileHandle, HostSpan) noexcept override {}
+  bool detach() noexcept override { return true; }
   bool close(TimePoint deadline) noexcept override { return engine_.close(deadline); }
 
   tiers::IoLimits limits() const noexcept override { return engine_.limits(); }

@@ -55,7 +55,8 @@ struct PathOptions {
   tiers::FileSystem* file_system = &tiers::real_file_system();
   /// If set, creates the engine for the path's file instead of `engine`. Called, like `decorate`, on a thread for which
   /// Runtime::create() waits. What both use must outlive the engine, which calls that have not returned may keep, see
-  /// `file_system`. Example: a SimEngine for files of a SimDisk.
+  /// `file_system`. zero::Engine::park() calls it again, for files that end with unpark(). Example: a SimEngine for
+  /// files of a SimDisk.
   std::function<Result<std::unique_ptr<tiers::IoEngine>>(const tiers::File::Properties&)> make_engine = {};
   /// If set, replaces the engine by its return value. Example: a FaultEngine that wraps the engine, in a test.
   std::function<std::unique_ptr<tiers::IoEngine>(std::unique_ptr<tiers::IoEngine>)> decorate = {};

@@ -24,7 +24,7 @@ enum class Purpose : std::uint8_t {
   scratch,          ///< partial sums, reduction buffers
   checkpoint,       ///< activations that a trainer keeps from forward to backward
   staging,  ///< host copies of tensors on disk, and gradients on their way from the device to their shard
-  parked,   ///< what has left the device, see zero::Engine::park()
+  parked,   ///< what has left its place, see zero::Engine::park()
 };
 inline constexpr std::size_t purpose_count = 9;
 

@@ -176,12 +176,18 @@ void Path::attach(HostSpan buffers) {
   engine_notes_ = driver_->engine().notes();
 }
 
+bool Path::buffers_detached() const {
+  const auto buffers = driver_->buffers();
+  return buffers && buffers->detached;
+}
+
 std::string Path::notes() const {
   std::string notes;
+  const auto buffers = driver_->buffers();
   for (const std::string& line :
        {choice_, file_.direct_note.empty() ? "" : "buffered I/O: " + file_.direct_note,
         file_.reserve_note.empty() ? "" : "space not reserved: " + file_.reserve_note, growth_note_,
-        engine_notes_}) {
+        buffers ? buffers->notes : engine_notes_}) {
     append_note(notes, line);
   }
   return notes;

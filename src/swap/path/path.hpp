@@ -35,6 +35,13 @@ class Path {
 
   /// The engine may register `buffers` with the kernel. Before the driver starts.
   void attach(HostSpan buffers);
+  /// From the start of the driver on: makes it register `buffers` instead, or nothing if it is empty, once no transfer
+  /// is in flight. See buffers_replaced().
+  void replace_buffers(HostSpan buffers) { driver_->replace_buffers(buffers); }
+  /// Whether that has ended: the driver has done it, or is stuck in a call of the kernel.
+  [[nodiscard]] bool buffers_replaced() const { return driver_->buffers_replaced(); }
+  /// Whether the kernel has released what was registered before.
+  [[nodiscard]] bool buffers_detached() const;
   /// Starts the driver thread, which calls `notify` after outcomes have arrived.
   ///
   /// Errors: no_space, at a limit on threads.
@@ -84,7 +91,7 @@ class Path {
   tiers::File::Properties file_;
   std::string choice_;            // why this engine
   std::string growth_note_;       // why the file may not grow
-  std::string engine_notes_;      // as of the last attach(): only the driver may ask the engine
+  std::string engine_notes_;      // as of attach(): only the driver may ask the engine
   std::uint64_t subdivided_ = 0;  // as of the last message
   std::shared_ptr<PathDriver> driver_;
 };

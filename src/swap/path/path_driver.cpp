@@ -81,12 +81,14 @@ void PathDriver::notify() {
 
 bool PathDriver::turn(TimePoint deadline) {
   finished_.clear();
+  bool replaced = false;
   {
-    const std::lock_guard lock(mutex_);
-    start_transfers();
+    std::unique_lock lock(mutex_);
+    replaced = register_buffers(lock);
+    if (!buffers_wanted_) start_transfers();
     if (stopping_ && queue_.empty() && !file_->busy()) deadline = TimePoint::min();
   }
-  if (!finished_.empty()) deadline = TimePoint::min();
+  if (!finished_.empty() || replaced) deadline = TimePoint::min();
   file_->poll(deadline);
   while (auto one = file_->take_finished()) finished_.push_back(std::move(*one));
 
@@ -95,7 +97,45 @@ bool PathDriver::turn(TimePoint deadline) {
   saturated_ = file_->saturated();
   if (stuck_) return false;  // the transfers have ended without their results
   for (Finished& one : finished_) end(static_cast<std::uint32_t>(one.tag), std::move(one.result));
-  return !finished_.empty();
+  return !finished_.empty() || replaced;
+}
+
+void PathDriver::replace_buffers(HostSpan buffers) {
+  {
+    const std::lock_guard lock(mutex_);
+    buffers_.reset();
+    if (stuck_) return;
+    buffers_wanted_ = buffers;
+  }
+  engine_.wake();
+}
+
+bool PathDriver::buffers_replaced() const {
+  const std::lock_guard lock(mutex_);
+  return (!buffers_wanted_ && !replacing_) || stuck_;
+}
+
+std::optional<PathDriver::Buffers> PathDriver::buffers() const {
+  const std::lock_guard lock(mutex_);
+  return buffers_;
+}
+
+/// Does what replace_buffers() asks for, if no transfer is in flight. True if it has. The system calls are made without
+/// the lock.
+bool PathDriver::register_buffers(std::unique_lock<std::mutex>& lock) {
+  if (!buffers_wanted_ || file_->busy()) return false;
+  const HostSpan buffers = *std::exchange(buffers_wanted_, std::nullopt);
+  replacing_ = true;
+  lock.unlock();
+  // A kernel waits in the call for requests that use the memory.
+  const bool idle = file_->overdue_count() == 0 && engine_.failure().empty();
+  const bool detached = idle && engine_.detach();
+  if (idle && !buffers.empty()) engine_.attach(tiers::FileHandle::none, buffers);
+  std::string notes = engine_.notes();
+  lock.lock();
+  replacing_ = false;
+  buffers_ = {.detached = detached, .notes = std::move(notes)};
+  return true;
 }
 
 /// Passes the queued transfers to the file, as many as it accepts.
@@ -151,14 +191,17 @@ void PathDriver::end(std::uint32_t slot, Result<void> result) {
 }
 
 void PathDriver::take_outcomes(std::vector<Finished>& outcomes) {
-  const std::lock_guard lock(mutex_);
-  watch();
+  std::unique_lock lock(mutex_);
+  const bool stuck = watch();
   std::move(outcomes_.begin(), outcomes_.end(), std::back_inserter(outcomes));
   outcomes_.clear();
+  lock.unlock();
+  if (stuck) notify();  // threads that wait for buffers_replaced()
 }
 
 bool PathDriver::is_watched() const {
-  return threaded_ && !stuck_ && deadline_ != forever && free_slots_.size() < slots_.size();
+  const bool waited_for = buffers_wanted_ || replacing_ || free_slots_.size() < slots_.size();
+  return threaded_ && !stuck_ && deadline_ != forever && waited_for;
 }
 
 TimePoint PathDriver::watch_interval() const {
@@ -168,11 +211,12 @@ TimePoint PathDriver::watch_interval() const {
 
 /// While transfers are outstanding, reap() waits for a step at most (BlockFile::next_deadline()), and an idle one is
 /// woken: a call that has not returned a deadline and a step after it was first seen here does not return.
-void PathDriver::watch() {
+/// True if it has ended all transfers.
+bool PathDriver::watch() {
   const std::uint64_t call = engine_.call();
   if (!is_watched() || call % 2 == 0) {
     watched_call_ = 0;
-    return;
+    return false;
   }
   (void)watch_.update();
   if (call != watched_call_) {
@@ -180,7 +224,9 @@ void PathDriver::watch() {
     watched_since_ = watch_.elapsed();
   } else if (watch_.elapsed() - watched_since_ - tiers::running_time_step(deadline_) > deadline_) {
     end_all_transfers();
+    return true;
   }
+  return false;
 }
 
 /// The kernel may use the buffers of the transfers that the file has taken, until the call returns: they end with

@@ -54,8 +54,22 @@ class PathDriver : public std::enable_shared_from_this<PathDriver> {
   /// all for requests past their deadline. `notify` is not called afterwards. False when the kernel may still use
   /// buffers.
   [[nodiscard]] bool stop();
-  /// Runs the driver once on the calling thread, without blocking. True if any transfer advanced.
+  /// Runs the driver once on the calling thread, without blocking. True if any transfer advanced, or buffers were
+  /// replaced.
   bool drive() { return turn(TimePoint::min()); }
+  /// Makes the driver register `buffers` with the engine instead of what it has registered; empty: nothing. It does so
+  /// once no transfer is in flight; those in the queue wait for that.
+  void replace_buffers(HostSpan buffers);
+  /// Whether that has ended: the driver has done it, or is stuck in a call and never will.
+  [[nodiscard]] bool buffers_replaced() const;
+  /// What came of the last replace_buffers(). None if there was none, or if the driver has not done it.
+  struct Buffers {
+    /// The kernel has released what was registered before. False too while it may execute requests that are past their
+    /// deadline, or whose engine has failed.
+    bool detached = false;
+    std::string notes;  ///< the engine's, afterwards
+  };
+  [[nodiscard]] std::optional<Buffers> buffers() const;
 
   /// Queues a transfer or a flush, see Path::post().
   void post(const Command& command);
@@ -63,7 +77,7 @@ class PathDriver : public std::enable_shared_from_this<PathDriver> {
   /// call of the engine for longer than the deadline: those that the engine may have with deadline_exceeded, the others
   /// with failed_state. For that, it must be called every watch_interval().
   void take_outcomes(std::vector<Finished>& outcomes);
-  /// forever without transfers, without a thread and without a deadline.
+  /// forever without transfers and buffers to replace, without a thread and without a deadline.
   [[nodiscard]] TimePoint watch_interval() const;
 
   /// For the thread that calls drive().
@@ -78,6 +92,7 @@ class PathDriver : public std::enable_shared_from_this<PathDriver> {
   [[nodiscard]] bool should_end();
   bool turn(TimePoint deadline);
   void start_transfers();
+  [[nodiscard]] bool register_buffers(std::unique_lock<std::mutex>& lock);
   void notify();
   void close() noexcept;
   [[nodiscard]] bool close_engine() noexcept;
@@ -86,7 +101,7 @@ class PathDriver : public std::enable_shared_from_this<PathDriver> {
 
   // With the lock held.
   [[nodiscard]] bool is_watched() const;
-  void watch();
+  [[nodiscard]] bool watch();
   [[nodiscard]] Error refusal(const Command& command) const;
   void end_all_transfers();
   void end(std::uint32_t slot, Result<void> result);
@@ -112,6 +127,9 @@ class PathDriver : public std::enable_shared_from_this<PathDriver> {
   bool threaded_ = false, stopping_ = false;
   bool engine_closed_ = false, at_rest_ = true;  // at_rest_: the closed engine has no request in flight
   bool ended_ = false;                           // engine and file are closed
+  std::optional<HostSpan> buffers_wanted_;       // to be registered by the driver
+  bool replacing_ = false;                       // the driver is about it
+  std::optional<Buffers> buffers_;               // once it has
   std::condition_variable changed_;
   tiers::RunningTime watch_;  // of the thread that calls take_outcomes()
   std::uint64_t watched_call_ = 0;

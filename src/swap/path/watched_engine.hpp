@@ -18,7 +18,7 @@ class WatchedEngine final : public tiers::IoEngine {
  public:
   explicit WatchedEngine(std::unique_ptr<tiers::IoEngine> engine) : engine_(std::move(engine)) {}
 
-  /// Odd while the driver is in submit() or reap(), another number in each call.
+  /// Odd while the driver is in submit(), reap() or detach(), another number in each call.
   [[nodiscard]] std::uint64_t call() const noexcept { return call_.load(std::memory_order_acquire); }
   /// From now on submit() accepts no request, and reap() does not wait.
   void refuse() noexcept {
@@ -41,7 +41,12 @@ class WatchedEngine final : public tiers::IoEngine {
     return engine_->reap(completions, refused_.load() ? TimePoint::min() : deadline);
   }
   void wake() noexcept override { engine_->wake(); }
+  /// Not counted: it waits for no request, and takes as long as the memory is large.
   void attach(tiers::FileHandle file, HostSpan buffers) noexcept override { engine_->attach(file, buffers); }
+  bool detach() noexcept override {
+    const Call call(call_);
+    return engine_->detach();
+  }
   bool close(TimePoint deadline) noexcept override { return engine_->close(deadline); }
 
   [[nodiscard]] tiers::IoLimits limits() const noexcept override { return engine_->limits(); }

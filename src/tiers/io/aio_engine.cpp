@@ -79,6 +79,7 @@ class AioEngine final : public IoEngine {
   void wake() noexcept override { event_.signal(); }
 
   void attach(FileHandle, HostSpan) noexcept override {}
+  bool detach() noexcept override { return true; }
 
   bool close(TimePoint deadline) noexcept override {
     if (!open_) return in_flight_ == unreaped_.size();

@@ -35,6 +35,7 @@ class NoEngine final : public IoEngine {
   std::size_t reap(std::span<IoCompletion>, TimePoint) noexcept override { return 0; }
   void wake() noexcept override {}
   void attach(FileHandle, HostSpan) noexcept override {}
+  bool detach() noexcept override { return true; }
   bool close(TimePoint) noexcept override { return true; }
   IoLimits limits() const noexcept override { return {}; }
   std::uint32_t in_flight() const noexcept override { return 0; }
@@ -113,6 +114,9 @@ void FaultEngine::wake() noexcept {
 }
 void FaultEngine::attach(FileHandle file, HostSpan buffers) noexcept {
   state_->wrapped->attach(file, buffers);
+}
+bool FaultEngine::detach() noexcept {
+  return state_->wrapped->detach();
 }
 IoLimits FaultEngine::limits() const noexcept {
   return state_->wrapped->limits();

@@ -126,6 +126,7 @@ class ThreadPoolEngine final : public IoEngine {
   }
 
   void attach(FileHandle, HostSpan) noexcept override {}
+  bool detach() noexcept override { return true; }
 
   bool close(TimePoint deadline) noexcept override {
     {

@@ -111,6 +111,20 @@ class UringEngine final : public IoEngine {
     if (!buffers.empty() && options_.register_buffers) register_slabs(buffers);
   }
 
+  bool detach() noexcept override {
+    if (!open_ || slabs_.empty()) return true;
+    end_wake_poll();
+    int result = -EINTR;
+    for (int attempt = 0; result == -EINTR && attempt < 10; ++attempt)
+      result = ::io_uring_unregister_buffers(&ring_);
+    if (result != 0) {
+      buffers_note_ = std::string("buffers stay registered: ") + std::strerror(-result);
+      return false;
+    }
+    slabs_.clear();
+    return true;
+  }
+
   bool close(TimePoint deadline) noexcept override {
     if (!open_) return with_kernel() == 0;
     closing_ = true;
@@ -137,7 +151,11 @@ class UringEngine final : public IoEngine {
   IoLimits limits() const noexcept override { return {.request_max = request_max, .depth = options_.depth}; }
   std::uint32_t in_flight() const noexcept override { return in_flight_; }
   const char* name() const noexcept override { return "io_uring"; }
-  std::string notes() const override { return notes_; }
+  std::string notes() const override {
+    std::string notes = notes_;
+    append_note(notes, buffers_note_);
+    return notes;
+  }
   std::string failure() const override { return failure_; }
 
  private:
@@ -258,8 +276,9 @@ class UringEngine final : public IoEngine {
     return true;
   }
 
-  /// Before Linux 5.13, buffers are unregistered only when no request is left.
+  /// Before Linux 5.13, buffers are registered and unregistered only when no request is left.
   void end_wake_poll() noexcept {
+    if (!wake_armed_) return;
     event_.signal();
     const TimePoint until = Clock::steady().now() + failed_close_max;
     while (wake_armed_ && broken_ == 0 && Clock::steady().now() < until) {
@@ -323,6 +342,7 @@ class UringEngine final : public IoEngine {
 
   void register_slabs(HostSpan buffers) noexcept {
     if (!slabs_.empty()) return;  // one arena for each path
+    end_wake_poll();
     std::vector<iovec> vectors;
     for (ByteCount at; at < buffers.size(); at += slab_max) {
       const HostSpan slab = buffers.subspan(at, std::min(slab_max, buffers.size() - at));
@@ -331,11 +351,11 @@ class UringEngine final : public IoEngine {
     }
     const int result =
         ::io_uring_register_buffers(&ring_, vectors.data(), static_cast<unsigned>(vectors.size()));
-    if (result != 0) {
-      slabs_.clear();
-      note(std::string("buffers not registered: ") + std::strerror(-result) +
-           (result == -ENOMEM ? " (RLIMIT_MEMLOCK)" : ""));
-    }
+    buffers_note_.clear();
+    if (result == 0) return;
+    slabs_.clear();
+    buffers_note_ = std::string("buffers not registered: ") + std::strerror(-result) +
+                    (result == -ENOMEM ? " (RLIMIT_MEMLOCK)" : "");
   }
 
   struct FileIndex {
@@ -374,7 +394,7 @@ class UringEngine final : public IoEngine {
   std::vector<HostSpan> slabs_;
   std::pmr::unsynchronized_pool_resource nodes_;
   std::pmr::deque<IoCompletion> unreaped_{&nodes_};
-  std::string notes_;
+  std::string notes_, buffers_note_;  // the latter of the last registration of buffers
 };
 
 }  // namespace

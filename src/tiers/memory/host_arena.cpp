@@ -53,10 +53,13 @@ std::uint64_t huge_bytes_at(const void* address) {
   return 0;
 }
 
-Error refused(std::uint64_t size, int errno_value) {
-  return Error(ErrorCode::no_space, "HostArena::create")
+Error refused(const char* operation, std::uint64_t size, int errno_value) {
+  return Error(ErrorCode::no_space, operation)
       .reason(std::string("the kernel refuses host memory: ") + std::strerror(errno_value))
-      .wanted(ByteCount(size))
+      .wanted(ByteCount(size));
+}
+Error refused_arena(std::uint64_t size, int errno_value) {
+  return refused("HostArena::create", size, errno_value)
       .advice("set a lower penstock.host_budget, or raise the limit on address space (ulimit -v)");
 }
 
@@ -79,12 +82,12 @@ Result<HostArena> HostArena::create(const Options& options) {
 
   const std::uint64_t size = round_up(options.size.value(), HostArena::page.value());
   std::byte* address = map_aligned(size);
-  if (address == nullptr) return refused(size, errno);
+  if (address == nullptr) return refused_arena(size, errno);
   arena.bytes_ = HostSpan(address, ByteCount(size));
   ::madvise(address, size, MADV_DONTFORK);
   ::madvise(address, size, MADV_DONTDUMP);
   const bool advised = ::madvise(address, size, MADV_HUGEPAGE) == 0;
-  if (!populate(address, ByteCount(size))) return refused(size, errno);
+  if (!populate(address, ByteCount(size))) return refused_arena(size, errno);
 
   const std::uint64_t huge = advised ? huge_bytes_at(address) : 0;
   if (huge >= size) {
@@ -115,6 +118,44 @@ Result<HostArena> HostArena::create(const Options& options) {
   }
   append_note(arena.notes_, std::string("not pinned: ") + std::strerror(cause));
   return arena;
+}
+
+HostSpan HostArena::whole_pages(HostSpan range) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(range.data());
+  const std::uint64_t first = round_up(begin, page.value());
+  const std::uint64_t end = begin + range.size().value();
+  const std::uint64_t last = end - end % page.value();
+  if (first >= last) return {};
+  return range.subspan(ByteCount(first - begin), ByteCount(last - first));
+}
+
+ByteCount HostArena::give_back(HostSpan range) noexcept {
+  const HostSpan pages = whole_pages(range);
+  // Those of hugetlb would return to their pool, from which no other program gets memory.
+  if (pages.empty() || page_kind_ == PageKind::huge) return {};
+  // The kernel keeps locked pages.
+  if (pinned_ && ::munlock(pages.data(), pages.size().value()) != 0) return {};
+  if (::madvise(pages.data(), pages.size().value(), MADV_DONTNEED) == 0) return pages.size();
+  if (pinned_) ::mlock(pages.data(), pages.size().value());
+  return {};
+}
+
+Result<void> HostArena::take_back(HostSpan range) {
+  constexpr const char* operation = "HostArena::take_back";
+  const HostSpan pages = whole_pages(range);
+  if (pages.empty()) return ok();
+  const std::lock_guard lock(population_mutex());
+  PENSTOCK_TRY(check_memory(operation, pages.size(), memory_limit()));
+  if (!populate(pages.data(), pages.size())) {
+    const int cause = errno;
+    ::madvise(pages.data(), pages.size().value(), MADV_DONTNEED);
+    return refused(operation, pages.size().value(), cause);
+  }
+  if (!pinned_ || ::mlock(pages.data(), pages.size().value()) == 0) return ok();
+  pinned_ = false;
+  append_note(notes_, "not pinned any more: " + to_string(pages.size()) +
+                          " that were given back cannot be locked again: " + std::strerror(errno));
+  return ok();
 }
 
 HostArena::~HostArena() {

@@ -38,6 +38,18 @@ class HostArena {
   }
   ~HostArena();
 
+  /// The part of `range` that consists of whole pages of `page` bytes.
+  [[nodiscard]] static HostSpan whole_pages(HostSpan range);
+  /// Gives the whole pages of `range` back to the operating system until take_back(). Their contents are lost; code
+  /// that uses them nevertheless gets new pages, with zeros. Returns how many bytes the kernel has taken.
+  /// Precondition: no device and no I/O engine has registered the memory.
+  ByteCount give_back(HostSpan range) noexcept;
+  /// Populates the whole pages of `range`, and pins them if the arena is pinned. If they cannot be pinned any more, the
+  /// arena counts as not pinned, and its notes say so.
+  ///
+  /// Errors: no_space, of check_memory() and of the kernel: the pages are still given back.
+  Result<void> take_back(HostSpan range);
+
   /// Keeps the memory mapped until the process ends, because the kernel or a device may still use it.
   void leak() noexcept { bytes_ = {}; }
 

@@ -18,7 +18,7 @@ namespace penstock::swap::test {
 /// Keeps calls of a HeldEngine from returning. Shared with the engine, which an abandoned thread may use last.
 class Gate {
  public:
-  enum class Call : std::uint8_t { submit, close };
+  enum class Call : std::uint8_t { submit, detach, close };
 
   /// From now on such calls do not return.
   void hold(Call call) {
@@ -133,6 +133,10 @@ class HeldEngine final : public tiers::IoEngine {
     gate_->change([this] { gate_->woken_ = true; });
   }
   void attach(tiers::FileHandle file, HostSpan buffers) noexcept override { engine_->attach(file, buffers); }
+  bool detach() noexcept override {
+    gate_->pass(Gate::Call::detach);
+    return engine_->detach();
+  }
   bool close(TimePoint deadline) noexcept override {
     gate_->pass(Gate::Call::close);
     const bool at_rest = engine_->close(deadline);

@@ -69,6 +69,7 @@ class FaultEngine final : public IoEngine {
   [[nodiscard]] std::size_t reap(std::span<IoCompletion> completions, TimePoint deadline) noexcept override;
   void wake() noexcept override;
   void attach(FileHandle file, HostSpan buffers) noexcept override;
+  bool detach() noexcept override;
   bool close(TimePoint deadline) noexcept override;
 
   [[nodiscard]] IoLimits limits() const noexcept override;

@@ -54,8 +54,8 @@ struct IoLimits {
 /// checks them. A completion is reported only after the kernel has finished with the buffer. Exception to exactly once:
 /// an engine that has failed may never report requests that were in flight, see failure().
 ///
-/// submit(), reap(), attach() and close() are called by one thread at a time, the path's driver; wake() by any thread.
-/// Only reap() and close() block.
+/// submit(), reap(), attach(), detach() and close() are called by one thread at a time, the path's driver; wake() by
+/// any thread. Only reap() and close() block.
 class IoEngine {
  public:
   IoEngine() = default;
@@ -77,8 +77,13 @@ class IoEngine {
   virtual void wake() noexcept = 0;
 
   /// Announces a file and a memory range that requests will use, so that the engine may register them with the kernel.
-  /// Optional: without it requests are slower. notes() reports a refused registration.
+  /// Optional: without it requests are slower. notes() reports a refused registration. Memory is announced once, and
+  /// again after detach().
   virtual void attach(FileHandle file, HostSpan buffers) noexcept = 0;
+  /// Ends the registration of the memory that attach() announced, so that its pages can be given back; requests may use
+  /// it as before. No request is in flight. False if the kernel refuses: it keeps the pages, and may use them instead
+  /// of new ones. Engines that register no memory return true, decorators what the engine within returns.
+  [[nodiscard]] virtual bool detach() noexcept = 0;
 
   /// Cancels requests where possible and waits until none is in flight: the kernel uses no buffer afterwards.
   /// Completions that are not reaped yet can still be reaped; submit() accepts no request any more.

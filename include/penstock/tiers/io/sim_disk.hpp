@@ -132,6 +132,7 @@ class SimEngine final : public IoEngine {
   [[nodiscard]] std::size_t reap(std::span<IoCompletion> completions, TimePoint deadline) noexcept override;
   void wake() noexcept override {}
   void attach(FileHandle, HostSpan) noexcept override {}
+  bool detach() noexcept override { return true; }
   bool close(TimePoint deadline) noexcept override;
 
   [[nodiscard]] IoLimits limits() const noexcept override;

@@ -206,6 +206,36 @@ TEST_F(PathDriverTest, CountsNoTimeInWhichItsProcessWasStopped) {
   EXPECT_EQ(outcomes_.size(), 2u);
 }
 
+TEST_F(PathDriverTest, GivesUpBuffersThatTheKernelDoesNotRelease) {
+  gate_->hold(Gate::Call::detach);
+  path_->replace_buffers({});
+  gate_->wait_until_held();
+  EXPECT_FALSE(path_->buffers_replaced());
+  const int notified = notified_;
+
+  run_for(deadline + 3 * step);
+
+  EXPECT_TRUE(path_->buffers_replaced());
+  EXPECT_FALSE(path_->buffers_detached());
+  EXPECT_GT(notified_, notified);  // a thread waits for it
+  post(IoOperation::read, 1);
+  take();
+  EXPECT_EQ(outcome(1).error().code(), ErrorCode::failed_state);
+}
+
+TEST_F(PathDriverTest, LeavesBuffersToRequestsThatArePastTheirDeadline) {
+  gate_->withhold_completions(true);
+  post(IoOperation::write, 1);
+  while (outcomes_.empty()) run_for(step);
+  ASSERT_EQ(outcome(1).error().code(), ErrorCode::deadline_exceeded);
+  gate_->hold(Gate::Call::detach);  // would never return
+
+  path_->replace_buffers({});
+  while (!path_->buffers_replaced()) std::this_thread::yield();
+
+  EXPECT_FALSE(path_->buffers_detached());
+}
+
 TEST_F(PathDriverTest, IsWatchedOnlyWhileTransfersAreOutstanding) {
   EXPECT_EQ(path_->watch_interval(), forever);
   hold_a_write();

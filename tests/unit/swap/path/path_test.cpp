@@ -7,10 +7,12 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <limits>
 #include <map>
+#include <thread>
 
 namespace penstock::swap {
 namespace {
@@ -95,6 +97,56 @@ TEST_P(PathTest, LosesNoTransferOfManyThatSeveralThreadsPostAtOnce) {
   for (std::uint64_t i = 0; i < posters * each; ++i) {
     EXPECT_FALSE((Pattern{.tensor = i, .generation = 1}.first_difference(page(i)))) << i;
   }
+}
+
+// A ring that kept old pages would read into them, not into those that the memory has now.
+TEST_P(PathTest, ReadsIntoThePagesThatReplacedOthers) {
+  const auto replace_buffers = [this](HostSpan buffers) {
+    path_->replace_buffers(buffers);
+    for (int i = 0; i < 5000 && !path_->buffers_replaced(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return path_->buffers_replaced() && path_->buffers_detached();
+  };
+  const Pattern pattern{.tensor = 1, .generation = 1};
+  pattern.fill(page(0));
+  path_->post({.operation = IoOperation::write, .buffer = page(0), .tag = 1});
+  ASSERT_TRUE(outcomes(1).at(1));
+
+  ASSERT_TRUE(replace_buffers({}));
+  ASSERT_EQ(arena_.give_back(arena_.bytes()), 8_MiB);
+  path_->post({.operation = IoOperation::read, .buffer = page(1), .tag = 2});  // without registration
+  EXPECT_TRUE(outcomes(1).at(2));
+  ASSERT_TRUE(arena_.take_back(arena_.bytes()));
+  ASSERT_TRUE(replace_buffers(arena_.bytes()));
+  path_->post({.operation = IoOperation::read, .buffer = page(2), .tag = 3});
+  ASSERT_TRUE(outcomes(1).at(3));
+
+  EXPECT_FALSE(pattern.first_difference(page(1)));
+  EXPECT_FALSE(pattern.first_difference(page(2)));
+  EXPECT_EQ(path_->notes().find("buffers"), std::string::npos) << path_->notes();
+}
+
+TEST_P(PathTest, ReplacesBuffersBetweenTransfersThatAreQueuedMeanwhile) {
+  constexpr std::uint64_t count = 1000;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    Pattern{.tensor = i, .generation = 1}.fill(page(i));
+    path_->post(
+        {.operation = IoOperation::write, .offset = FileOffset(i * 4096), .buffer = page(i), .tag = i});
+    if (i % 50 != 0) continue;
+    path_->replace_buffers(i % 100 == 0 ? HostSpan() : arena_.bytes());
+  }
+  for (const auto& [tag, result] : outcomes(count)) EXPECT_TRUE(result) << tag;
+  while (!path_->buffers_replaced()) std::this_thread::yield();
+  EXPECT_TRUE(path_->buffers_detached());
+
+  for (std::uint64_t i = 0; i < count; ++i) {
+    Pattern{.tensor = i, .generation = 2}.fill(page(i));
+    path_->post(
+        {.operation = IoOperation::read, .offset = FileOffset(i * 4096), .buffer = page(i), .tag = i});
+  }
+  for (const auto& [tag, result] : outcomes(count)) EXPECT_TRUE(result) << tag;
+  for (std::uint64_t i = 0; i < count; ++i)
+    EXPECT_FALSE((Pattern{.tensor = i, .generation = 1}.first_difference(page(i)))) << i;
 }
 
 TEST(Path, RefusesAnInvalidWeight) {

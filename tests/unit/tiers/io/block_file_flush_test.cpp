@@ -42,6 +42,7 @@ class WatchedEngine final : public IoEngine {
   }
   void wake() noexcept override { within_->wake(); }
   void attach(FileHandle file, HostSpan buffers) noexcept override { within_->attach(file, buffers); }
+  bool detach() noexcept override { return within_->detach(); }
   bool close(TimePoint deadline) noexcept override { return within_->close(deadline); }
   IoLimits limits() const noexcept override { return within_->limits(); }
   std::uint32_t in_flight() const noexcept override { return within_->in_flight(); }

@@ -135,6 +135,7 @@ class FailingEngine final : public IoEngine {
   std::size_t reap(std::span<IoCompletion>, TimePoint) noexcept override { return 0; }
   void wake() noexcept override {}
   void attach(FileHandle, HostSpan) noexcept override {}
+  bool detach() noexcept override { return true; }
   bool close(TimePoint) noexcept override { return false; }
   IoLimits limits() const noexcept override { return {1_GiB, 64}; }
   std::uint32_t in_flight() const noexcept override { return static_cast<std::uint32_t>(accepted); }

@@ -42,6 +42,7 @@ class ScriptedEngine final : public IoEngine {
   void report(const IoCompletion& completion) { done_.push_back(completion); }
   void wake() noexcept override {}
   void attach(FileHandle, HostSpan) noexcept override {}
+  bool detach() noexcept override { return true; }
   bool close(TimePoint) noexcept override { return true; }
   IoLimits limits() const noexcept override { return {1_GiB, 64}; }
   std::uint32_t in_flight() const noexcept override { return static_cast<std::uint32_t>(done_.size()); }

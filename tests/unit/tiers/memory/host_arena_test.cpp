@@ -6,7 +6,12 @@
 #include "kit/sanitizer.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
+#include <algorithm>
+#include <cstring>
+#include <vector>
 
 namespace penstock::tiers {
 namespace {
@@ -51,6 +56,56 @@ TEST(HostArena, StaysMappedOnceItWasLeaked) {
   }
   bytes.data()[0] = std::byte{7};
   EXPECT_EQ(bytes.data()[0], std::byte{7});
+}
+
+/// Pages of `range` that the kernel has given to it.
+std::size_t resident_pages(HostSpan range) {
+  std::vector<unsigned char> pages(range.size().value() / 4096);
+  if (::mincore(range.data(), range.size().value(), pages.data()) != 0) return ~std::size_t{0};
+  return static_cast<std::size_t>(
+      std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; }));
+}
+
+TEST(HostArena, GivesWholePagesBackAndTakesThemAgain) {
+  for (const Pinning pinning : {Pinning::none, Pinning::preferred}) {
+    auto arena = HostArena::create({.size = 8_MiB, .pinning = pinning}).value();
+    std::memset(arena.bytes().data(), 7, (8_MiB).value());
+    const HostSpan range = arena.bytes().subspan(1_MiB, 4_MiB);  // contains one page
+
+    EXPECT_EQ(arena.give_back(range), 2_MiB);
+
+    EXPECT_EQ(resident_pages(arena.bytes()), (6_MiB).value() / 4096);
+    EXPECT_EQ(arena.bytes().data()[(2_MiB).value() - 1], std::byte{7});
+    EXPECT_EQ(arena.bytes().data()[(4_MiB).value()], std::byte{7});
+    ASSERT_TRUE(arena.take_back(range));
+    EXPECT_EQ(resident_pages(arena.bytes()), (8_MiB).value() / 4096);
+    EXPECT_EQ(arena.bytes().data()[(2_MiB).value()], std::byte{0});
+  }
+}
+
+TEST(HostArena, GivesNothingBackOfARangeWithoutAWholePage) {
+  auto arena = HostArena::create({.size = 8_MiB}).value();
+
+  EXPECT_EQ(arena.give_back(arena.bytes().subspan(1_MiB, 2_MiB)), 0_B);
+  EXPECT_EQ(arena.give_back({}), 0_B);
+  EXPECT_TRUE(arena.take_back({}));
+  EXPECT_EQ(resident_pages(arena.bytes()), (8_MiB).value() / 4096);
+}
+
+TEST(HostArena, SaysThatItCannotPinWhatItHasTakenBack) {
+  if (test::any_sanitizer) GTEST_SKIP() << "a sanitizer locks no memory";
+  const int result = test::in_child([] {
+    auto arena = HostArena::create({.size = 4_MiB, .pinning = Pinning::preferred}).value();
+    if (!arena.pinned() || arena.give_back(arena.bytes()) != 4_MiB) return 2;
+    if (::setresuid(65534, 65534, 65534) != 0) return 3;  // root may lock memory without a limit
+    const rlimit limit{0, 0};
+    if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0) return 4;
+    if (!arena.take_back(arena.bytes())) return 5;
+    const bool says_so = arena.notes().find("not pinned any more") != std::string::npos;
+    return !arena.pinned() && says_so && resident_pages(arena.bytes()) == 1024 ? 0 : 6;
+  });
+  if (result == 2 || result == 3) GTEST_SKIP() << "this user can lock no memory, or is not root";
+  EXPECT_EQ(result, 0);
 }
 
 }  // namespace
