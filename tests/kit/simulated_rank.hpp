@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kit/cluster.hpp"
+#include "kit/listed_engine.hpp"
 #include "kit/real_time_engine.hpp"
 #include "kit/trainer.hpp"
 
@@ -197,7 +198,13 @@ class SimulatedRank final : public swap::IdleHandler {
         auto decorated = std::make_unique<tiers::FaultEngine>(
             std::move(engine), faulty ? options_.faults : tiers::FaultPlan{}, clock);
         fault_engines_.push_back(decorated.get());
-        return decorated;
+        // Those of a runtime of the engine's own end before the rank.
+        auto ended = [this, faults = decorated.get(),
+                      simulated = options_.seed ? sim_engines_.back() : nullptr] {
+          std::erase(fault_engines_, faults);
+          std::erase(sim_engines_, simulated);
+        };
+        return std::make_unique<penstock::test::ListedEngine>(std::move(decorated), std::move(ended));
       };
     }
     if (options_.seed) options.idle_handler = this;

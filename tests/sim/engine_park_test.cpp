@@ -1,11 +1,13 @@
 // What has left the device comes back with the same bits.
 #include "kit/cluster.hpp"
-#include "kit/counting_device.hpp"
 #include "kit/deferred_rank.hpp"
+#include "kit/failing_copies.hpp"
+#include "kit/scratch_directory.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <limits>
 #include <string>
 #include <utility>
@@ -14,6 +16,7 @@
 namespace penstock::zero::test {
 namespace {
 
+using penstock::test::FailingCopies;
 using penstock::test::SeededRandom;
 using tiers::Tier;
 using enum ParkKinds;
@@ -59,9 +62,20 @@ RunOptions random_run(std::uint64_t seed) {
   return options;
 }
 
+/// Where a run may park, beside host memory.
+struct Places {
+  bool disk = false;
+  std::vector<std::filesystem::path> directories = {};  ///< none: those of the runtime
+};
+/// Whether the engine of a run has swap directories.
+bool uses_disk(const RunOptions& options) {
+  return options.config.offload_optimizer.device == OffloadDevice::nvme ||
+         options.config.offload_param.device == OffloadDevice::nvme;
+}
+
 /// Parks at places that a seed chooses, on all ranks, and compares what the reports say.
-std::function<Result<void>(Engine&, const RunOptions::ProgramPoint&)> parks_anywhere(std::uint64_t seed,
-                                                                                     std::uint64_t* parked) {
+std::function<Result<void>(Engine&, const RunOptions::ProgramPoint&)> parks_anywhere(
+    std::uint64_t seed, std::uint64_t* parked, const Places& places = {}) {
   return [=](Engine& engine, const RunOptions::ProgramPoint& point) -> Result<void> {
     const std::uint64_t key =
         ((((seed * 31 + point.step) * 31 + point.attempt) * 31 + point.micro_batch) * 31 + point.unit) * 5 +
@@ -69,7 +83,9 @@ std::function<Result<void>(Engine&, const RunOptions::ProgramPoint&)> parks_anyw
     SeededRandom random(key);
     if (random.below(6) != 0) return ok();
     const ParkKinds kinds = random_kinds(random);
-    const auto out = engine.park(Tier::host, kinds);
+    const Tier to = places.disk && random.below(3) != 0 ? Tier::nvme : Tier::host;
+    const auto out =
+        engine.park(to, kinds, to == Tier::nvme ? places.directories : std::vector<std::filesystem::path>());
     // Another unit has still to write a gradient that it shares.
     if (!out && out.error().message().starts_with("a gradient is being written")) return ok();
     PENSTOCK_TRY(out);
@@ -79,19 +95,24 @@ std::function<Result<void>(Engine&, const RunOptions::ProgramPoint&)> parks_anyw
     const std::vector<std::vector<std::byte>> taken(64, std::vector<std::byte>(65'536));
     PENSTOCK_TRY_ASSIGN(const ParkReport back, engine.unpark());
     EXPECT_EQ((*out)[Tier::device].given_back, back[Tier::device].taken);
-    EXPECT_EQ((*out)[Tier::host].taken, back[Tier::host].given_back);
+    for (const Tier tier : {Tier::host, Tier::nvme}) {
+      EXPECT_EQ((*out)[tier].taken, back[tier].given_back);
+      EXPECT_EQ((*out)[tier].given_back, back[tier].taken);
+    }
     if (point.rank == 0) ++*parked;
     return ok();
   };
 }
 
-void expect_same_bits(const RunOptions& options, std::uint64_t seed) {
+void expect_same_bits(const RunOptions& options, std::uint64_t seed,
+                      const std::vector<std::filesystem::path>& directories = {}) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   const RunResult expected = train(options);
   ASSERT_FALSE(expected.error) << expected.error->message();
   RunOptions parking = options;
   std::uint64_t parked = 0;
-  parking.without_leases = parks_anywhere(seed, &parked);
+  parking.without_leases =
+      parks_anywhere(seed, &parked, {uses_disk(options) || !directories.empty(), directories});
 
   const RunResult result = train(parking);
 
@@ -119,7 +140,8 @@ TEST(EnginePark, ComesBackOnThreadsWhoseStreamsTakeTime) {
     RunOptions options = random_run(seed);
     options.seed.reset();
     options.streams.emplace();
-    expect_same_bits(options, seed);
+    const penstock::test::ScratchDirectory directory;
+    expect_same_bits(options, seed, {directory.path()});
   }
 }
 
@@ -133,7 +155,7 @@ TEST(EnginePark, LetsTheOtherEngineTrain) {
     const std::string alone = train(critic).digest;
     options.beside = {critic};
     std::uint64_t parked = 0;
-    options.beside[0].without_leases = parks_anywhere(seed, &parked);
+    options.beside[0].without_leases = parks_anywhere(seed, &parked, {uses_disk(critic)});
     SCOPED_TRACE("seed " + std::to_string(seed));
 
     const RunResult result = train(options);
@@ -194,24 +216,10 @@ TEST(EnginePark, GivesBackTheMemoryOfEachKindAlone) {
   }
 }
 
-/// Tells where the last copy to host memory is, and makes copies fail.
-class ObservedCopies final : public penstock::test::CountingDevice {
- public:
-  using CountingDevice::CountingDevice;
-  Result<void> copy_to_host(StreamHandle stream, DeviceSpan from, HostSpan to) override {
-    parked = to;
-    return fails ? Error(ErrorCode::io, "copy_to_host") : CountingDevice::copy_to_host(stream, from, to);
-  }
-  Result<void> copy_to_device(StreamHandle stream, ConstHostSpan from, DeviceSpan to) override {
-    return fails ? Error(ErrorCode::io, "copy_to_device") : CountingDevice::copy_to_device(stream, from, to);
-  }
-  HostSpan parked;
-  bool fails = false;
-};
-DeferredRank::Options all_kept_on(ObservedCopies*& device) {
+DeferredRank::Options all_kept_on(FailingCopies*& device) {
   DeferredRank::Options options = all_kept();
   options.change = [&device](Accelerator& made) {
-    auto changed = std::make_unique<ObservedCopies>(std::move(made.device));
+    auto changed = std::make_unique<FailingCopies>(std::move(made.device));
     device = changed.get();
     made.device = std::move(changed);
   };
@@ -219,11 +227,11 @@ DeferredRank::Options all_kept_on(ObservedCopies*& device) {
 }
 
 TEST(EnginePark, NamesATensorWhoseBytesHaveChanged) {
-  ObservedCopies* device = nullptr;
+  FailingCopies* device = nullptr;
   DeferredRank rank(all_kept_on(device));
   initialize(rank.engine());
   (void)rank.engine().park(Tier::host).value();
-  device->parked.data()[100] ^= std::byte{4};
+  device->last_in_host.data()[100] ^= std::byte{4};
 
   const auto back = rank.engine().unpark();
 
@@ -235,7 +243,7 @@ TEST(EnginePark, NamesATensorWhoseBytesHaveChanged) {
 }
 
 TEST(EnginePark, GoesOnAfterACopyThatFails) {
-  ObservedCopies* device = nullptr;
+  FailingCopies* device = nullptr;
   DeferredRank rank(all_kept_on(device));
   initialize(rank.engine());
   const std::string digest = rank.engine().digest().value();
@@ -296,8 +304,9 @@ TEST(EnginePark, NamesWhatIsWrong) {
   expect(engine.unpark(), ErrorCode::failed_state, "nothing is parked");
   expect(engine.park(Tier::host, none), ErrorCode::invalid_argument, "parameters, gradients, optimizer");
   expect(engine.park(Tier::host, ParkKinds(9)), ErrorCode::invalid_argument, "kinds");
-  expect(engine.park(Tier::device), ErrorCode::invalid_argument, "host");
-  expect(engine.park(Tier::nvme), ErrorCode::unsupported, "nvme");
+  expect(engine.park(Tier::device), ErrorCode::invalid_argument, "host or nvme");
+  expect(engine.park(Tier::nvme), ErrorCode::invalid_argument, "pass the directories");
+  expect(engine.park(Tier::host, all, {"/tmp"}), ErrorCode::invalid_argument, "none");
   {
     const auto lease = engine.acquire(0, rank.stream()).value();
     expect(engine.park(Tier::host), ErrorCode::failed_state, "UnitLease");
@@ -332,13 +341,36 @@ TEST(EnginePark, ParksNothingWhereRanksDisagree) {
   EXPECT_EQ(result.digest, expected);
 }
 
+TEST(EnginePark, ParksNothingWhereRanksNameDifferentTiers) {
+  RunOptions options{.ranks = 2, .steps = 1, .seed = 1, .device_memory = tiers::DeviceMemory::separate};
+  options.config.offload_optimizer.device = OffloadDevice::nvme;
+  const std::string expected = train(options).digest;
+  options.without_leases = [](Engine& engine, const RunOptions::ProgramPoint& point) -> Result<void> {
+    if (point.unit != 1 || point.place != RunOptions::ProgramPoint::Place::forward) return ok();
+    const auto parked = engine.park(point.rank == 0 ? Tier::nvme : Tier::host);
+    EXPECT_EQ(parked ? ErrorCode::io : parked.error().code(), ErrorCode::invalid_argument);
+    EXPECT_NE(parked.error().message().find(point.rank == 0 ? "nvme on all" : "nvme on rank 0"),
+              std::string::npos)
+        << parked.error().message();
+    EXPECT_EQ(engine.parked(), none);
+    return ok();
+  };
+
+  const RunResult result = train(options);
+
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_EQ(result.digest, expected);
+}
+
 TEST(EnginePark, ParksNothingWhereOneRankMayNot) {
   RunOptions options{.ranks = 2, .steps = 1, .seed = 1, .device_memory = tiers::DeviceMemory::separate};
   const std::string expected = train(options).digest;
   options.without_leases = [](Engine& engine, const RunOptions::ProgramPoint& point) -> Result<void> {
     if (point.unit != 1 || point.place != RunOptions::ProgramPoint::Place::forward) return ok();
-    const auto parked = engine.park(point.rank == 0 ? Tier::nvme : Tier::host);
-    EXPECT_EQ(parked ? ErrorCode::io : parked.error().code(), ErrorCode::unsupported);
+    std::vector<std::filesystem::path> directories;
+    if (point.rank == 0) directories.emplace_back("/tmp");
+    const auto parked = engine.park(Tier::host, all, directories);
+    EXPECT_EQ(parked ? ErrorCode::io : parked.error().code(), ErrorCode::invalid_argument);
     EXPECT_EQ(parked.error().message().find("rank 0") != std::string::npos, point.rank == 1);
     EXPECT_EQ(engine.parked(), none);
     return ok();

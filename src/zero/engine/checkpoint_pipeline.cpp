@@ -258,6 +258,14 @@ std::vector<std::pair<std::string, DeviceSpan>> CheckpointPipeline::contents() c
   return all;
 }
 
+std::vector<CheckpointPipeline::InHost> CheckpointPipeline::in_host() const {
+  std::vector<InHost> all;
+  if (!plan_.leave_device()) return all;
+  for (std::uint32_t i = plan_.count - plan_.in_host; i < plan_.count; ++i)
+    all.push_back({name(i), checkpoints_[i].tensor, checkpoints_[i].written && checkpoints_[i].stored});
+  return all;
+}
+
 std::vector<tiers::Fence> CheckpointPipeline::last_uses() const {
   std::vector<tiers::Fence> all;
   for (const auto& fences : writable_) all.insert(all.end(), fences.begin(), fences.end());

@@ -39,6 +39,13 @@ class CheckpointPipeline {
   void end_step() { slots_.end_step(); }
   /// The slots with contents that are needed, with their names. Precondition: as abandon_step().
   [[nodiscard]] std::vector<std::pair<std::string, DeviceSpan>> contents() const;
+  /// The tensors that are only in host memory.
+  struct InHost {
+    std::string name;
+    tiers::TensorId tensor;
+    bool has_contents;
+  };
+  [[nodiscard]] std::vector<InHost> in_host() const;
   /// After them no work uses the slots.
   [[nodiscard]] std::vector<tiers::Fence> last_uses() const;
   /// The memory of all slots, for Engine::unpark(), which moves it.

@@ -216,9 +216,10 @@ Result<std::string> Engine::digest() {
   PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::digest"));
   return state_->digest();
 }
-Result<ParkReport> Engine::park(tiers::Tier to, ParkKinds kinds) {
+Result<ParkReport> Engine::park(tiers::Tier to, ParkKinds kinds,
+                                const std::vector<std::filesystem::path>& directories) {
   PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::park"));
-  return state_->park(to, kinds);
+  return state_->park(to, kinds, directories);
 }
 Result<ParkReport> Engine::unpark() {
   PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::unpark"));

@@ -1,22 +1,24 @@
-// The calls that move what an engine holds on the device to host memory and back: park, unpark.
+// The calls that move what an engine holds to host memory or to disk and back: park, unpark.
 
 #include "zero/engine/engine_state.hpp"
+#include "zero/engine/parked_files.hpp"
+#include "zero/engine/parked_memory.hpp"
+#include "zero/layout/path_options.hpp"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace penstock::zero {
 
 namespace {
 
-bool has(ParkKinds kinds, ParkKinds kind) {
-  return (kinds & kind) != ParkKinds::none;
-}
-
 /// What a rank tells its peers.
 struct Verdict {
-  std::uint32_t call, kinds, code, failed;
+  std::uint32_t call, kinds, to, code, failed;
 };
+
+constexpr std::array stores = {tiers::Tier::host, tiers::Tier::nvme};
 
 }  // namespace
 
@@ -32,7 +34,7 @@ std::string to_string(ParkKinds kinds) {
 }
 
 Result<void> EngineState::check_here(const char* operation, ParkKinds kinds) const {
-  const ParkKinds missing = parked_kinds_ & kinds;
+  const ParkKinds missing = parking_.kinds & kinds;
   if (missing == ParkKinds::none) return ok();
   return Error(ErrorCode::failed_state, operation)
       .reason("what the call needs is parked")
@@ -40,7 +42,8 @@ Result<void> EngineState::check_here(const char* operation, ParkKinds kinds) con
       .advice("call unpark() first, on all ranks");
 }
 
-Result<void> EngineState::check_park(tiers::Tier to, ParkKinds kinds) const {
+Result<void> EngineState::check_park(tiers::Tier to, ParkKinds kinds,
+                                     const std::vector<std::filesystem::path>& directories) const {
   constexpr const char* operation = "Engine::park";
   if (kinds == ParkKinds::none || (kinds | ParkKinds::all) != ParkKinds::all) {
     return Error::invalid_argument(operation)
@@ -48,21 +51,28 @@ Result<void> EngineState::check_park(tiers::Tier to, ParkKinds kinds) const {
         .wanted("parameters, gradients, optimizer, or several of them")
         .got(static_cast<unsigned>(kinds));
   }
-  if (to == tiers::Tier::nvme) {
-    return Error::unsupported(operation)
+  if (to != tiers::Tier::host && to != tiers::Tier::nvme) {
+    return Error::invalid_argument(operation)
         .object("to")
-        .reason("what is kept in host memory has no place on disk reserved for it")
-        .wanted("host")
-        .got("nvme")
-        .advice("park to host");
+        .wanted("host or nvme")
+        .got(std::string(to_string(to)));
   }
-  if (to != tiers::Tier::host) {
-    return Error::invalid_argument(operation).object("to").wanted("host").got(std::string(to_string(to)));
+  if (to == tiers::Tier::host && !directories.empty()) {
+    return Error::invalid_argument(operation)
+        .object("directories")
+        .wanted("none: what is parked in host memory needs no files")
+        .got(directories.front().string());
   }
-  if (parked_kinds_ != ParkKinds::none) {
+  if (to == tiers::Tier::nvme && directories.empty() && context_.internals.options().paths.empty()) {
+    return Error::invalid_argument(operation)
+        .object("directories")
+        .reason("there are none, and the engine's runtime has no swap directory")
+        .advice("pass the directories in which the swap files of what is parked may be");
+  }
+  if (parking_.kinds != ParkKinds::none) {
     return Error(ErrorCode::failed_state, operation)
         .reason("the engine is parked already")
-        .object(to_string(parked_kinds_))
+        .object(to_string(parking_.kinds))
         .advice("call unpark(), then park() with all kinds that are to leave");
   }
   PENSTOCK_TRY(residency_->check_no_leases(operation));
@@ -77,56 +87,6 @@ Result<void> EngineState::check_park(tiers::Tier to, ParkKinds kinds) const {
             "abandon_step()");
   }
   return ok();
-}
-
-std::vector<DeviceRegion*> EngineState::regions_of(ParkKinds kinds) {
-  std::vector<DeviceRegion*> regions;
-  if (has(kinds, ParkKinds::parameters)) {
-    if (!context_.flats_region.borrowed()) regions.push_back(&context_.flats_region);
-    regions.push_back(&context_.parameter_region);
-  }
-  if (has(kinds, ParkKinds::gradients)) regions.push_back(&context_.gradient_region);
-  if (has(kinds, ParkKinds::optimizer)) regions.push_back(&context_.optimizer_region);
-  return regions;
-}
-
-std::vector<ParkedMemory::Range> EngineState::contents_of(ParkKinds kinds) const {
-  std::vector<ParkedMemory::Range> ranges;
-  const auto add = [&](std::string name, DeviceSpan bytes) {
-    if (!bytes.empty()) ranges.push_back({std::move(name), bytes});
-  };
-  for (const FlatState& flat : context_.flats) {
-    const std::string& name = flat.layout->name;
-    if (has(kinds, ParkKinds::parameters)) add(name + " parameter shard", flat.kept_shard);
-    // Between two steps the accumulators have no contents.
-    if (has(kinds, ParkKinds::gradients) && !gradients_.untouched(flat))
-      add(name + " gradient shard", flat.kept_gradient);
-    if (!has(kinds, ParkKinds::optimizer)) continue;
-    for (const TileState& tile : flat.tiles) add(tile.name(), tile.kept);
-  }
-  if (has(kinds, ParkKinds::parameters)) {
-    for (auto& [name, bytes] : checkpoints_->contents()) add(std::move(name), bytes);
-  }
-  return ranges;
-}
-
-std::vector<std::string> EngineState::staying(ParkKinds kinds) const {
-  std::vector<std::string> lines;
-  const auto add = [&](bool stays, ByteCount size, const char* what) {
-    if (stays && !size.is_zero()) lines.push_back(to_string(size) + " " + what);
-  };
-  const MemoryPlan& plan = options_.plan;
-  const bool parameters = has(kinds, ParkKinds::parameters), gradients = has(kinds, ParkKinds::gradients);
-  add(parameters && context_.flats_region.borrowed(), context_.flats_region.size(),
-      "on the device: gathered flats and full gradients are in memory that the communicator has registered");
-  add(!parameters && gradients, context_.flats_region.size(),
-      "on the device: full gradients share their memory with gathered flats, which leave with the "
-      "parameters");
-  add(true, context_.communicator.scratch(), "on the device: the communicator's memory for exact reductions");
-  add(parameters, plan.host_shards, "in host memory: parameter shards are kept there");
-  add(gradients, plan.host_gradients, "in host memory: accumulated gradients are kept there");
-  add(has(kinds, ParkKinds::optimizer), plan.host_tiles, "in host memory: optimizer tiles are kept there");
-  return lines;
 }
 
 /// No operation of a stream uses memory of `kinds` afterwards. Called on all ranks or on none: it drops flats.
@@ -147,10 +107,11 @@ Result<void> EngineState::finish_use_of(ParkKinds kinds) {
   return context_.finish_streams();
 }
 
-Result<void> EngineState::agree(const char* operation, ParkCall call, ParkKinds kinds,
+Result<void> EngineState::agree(const char* operation, ParkCall call, const Parking& parking,
                                 const Result<void>& mine) {
   const Verdict verdict{.call = static_cast<std::uint32_t>(call),
-                        .kinds = static_cast<std::uint32_t>(kinds),
+                        .kinds = static_cast<std::uint32_t>(parking.kinds),
+                        .to = static_cast<std::uint32_t>(parking.to),
                         .code = mine ? 0 : static_cast<std::uint32_t>(mine.error().code()),
                         .failed = mine ? 0u : 1u};
   std::vector<Verdict> all(context_.communicator.size());
@@ -165,13 +126,22 @@ Result<void> EngineState::agree(const char* operation, ParkCall call, ParkKinds 
                   .advice("call park() and unpark() at the same places on every rank"))
         .error();
   }
+  const auto different = [&](const char* argument, const std::string& wanted, const std::string& got,
+                             std::size_t rank) {
+    return Error::invalid_argument(operation)
+        .object(argument)
+        .reason("the ranks pass different ones; nothing has changed")
+        .wanted(wanted + " on all ranks")
+        .got(got + " on rank " + std::to_string(rank));
+  };
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].kinds != verdict.kinds) {
-      return Error::invalid_argument(operation)
-          .object("kinds")
-          .reason("the ranks pass different ones; nothing has changed")
-          .wanted(to_string(kinds) + " on all ranks")
-          .got(to_string(static_cast<ParkKinds>(all[rank].kinds)) + " on rank " + std::to_string(rank));
+      return different("kinds", to_string(parking.kinds), to_string(static_cast<ParkKinds>(all[rank].kinds)),
+                       rank);
+    }
+    if (all[rank].to != verdict.to) {
+      return different("to", std::string(to_string(parking.to)),
+                       std::string(to_string(static_cast<tiers::Tier>(all[rank].to))), rank);
     }
     if (all[rank].failed == 0) continue;
     return Error(static_cast<ErrorCode>(all[rank].code), operation)
@@ -182,117 +152,173 @@ Result<void> EngineState::agree(const char* operation, ParkCall call, ParkKinds 
   return ok();
 }
 
-Result<ParkReport> EngineState::park(tiers::Tier to, ParkKinds kinds) {
+/// Nothing is released yet.
+Result<std::unique_ptr<ParkedContents>> EngineState::copy_contents(
+    tiers::Tier to, ParkKinds kinds, const std::vector<std::filesystem::path>& directories) {
+  std::vector<ParkedRange> ranges = device_contents_of(kinds);
+  if (to == tiers::Tier::host) {
+    auto copied = ParkedMemory::copy(context_, ranges);
+    if (copied) return std::unique_ptr<ParkedContents>(*std::move(copied));
+    if (copied.error().code() != ErrorCode::no_space) return copied.error();
+    return Error(ErrorCode::no_space, "Engine::park")
+        .reason("the machine has no room for what leaves the device")
+        .object(to_string(kinds))
+        .note("cause   " + copied.error().message())
+        .advice("free host memory, park to nvme, or park fewer kinds; nothing has changed");
+  }
+  for (HostRange& one : host_ranges_of(kinds)) {
+    if (one.has_contents) ranges.push_back(std::move(one.range));
+  }
+  swap::RuntimeOptions options = context_.internals.options();
+  std::vector<swap::PathOptions> paths = options.paths;
+  if (!directories.empty()) paths.clear();
+  for (const auto& directory : directories)
+    paths.push_back(path_options(options_.config, directory, directories.size() == 1 ? 1 : 0));
+  PENSTOCK_TRY_ASSIGN(auto stored,
+                      ParkedFiles::store(context_, ranges, std::move(paths), std::move(options)));
+  return std::unique_ptr<ParkedContents>(std::move(stored));
+}
+
+Result<ParkReport> EngineState::park(tiers::Tier to, ParkKinds kinds,
+                                     const std::vector<std::filesystem::path>& directories) {
   constexpr const char* operation = "Engine::park";
   PENSTOCK_TRY(ready(operation));
-  Result<void> allowed = check_park(to, kinds);
+  Result<void> allowed = check_park(to, kinds, directories);
   if (allowed) allowed = context_.finish_update();
   if (context_.failure) return *context_.failure;
-  PENSTOCK_TRY(agree(operation, ParkCall::check, kinds, allowed));
+  Parking wanted{.kinds = kinds, .to = to};
+  PENSTOCK_TRY(agree(operation, ParkCall::check, wanted, allowed));
   PENSTOCK_TRY(finish_use_of(kinds));
-  auto copied = ParkedMemory::copy(context_, contents_of(kinds));
-  if (!copied && copied.error().code() == ErrorCode::no_space) {
-    copied = Error(ErrorCode::no_space, operation)
-                 .reason("the machine has no room for what leaves the device")
-                 .object(to_string(kinds))
-                 .note("cause   " + copied.error().message())
-                 .advice("free host memory, or park fewer kinds; nothing has changed");
-  }
+  auto copied = copy_contents(to, kinds, directories);
   if (context_.failure) return *context_.failure;
   // Nothing is released before all ranks have copied: a peer that cannot must not be alone.
-  PENSTOCK_TRY(agree(operation, ParkCall::park, kinds, copied ? ok() : Result<void>(copied.error())));
-  parked_ = *std::move(copied);
-  parked_kinds_ = kinds;
+  PENSTOCK_TRY(agree(operation, ParkCall::park, wanted, copied ? ok() : Result<void>(copied.error())));
+  wanted.contents = *std::move(copied);
+  parking_ = std::move(wanted);
   if (has(kinds, ParkKinds::parameters)) context_.fences.clear();
-  ParkReport report{.stays = staying(kinds)};
-  if (has(kinds, ParkKinds::gradients))
-    report.tiers[std::size_t(tiers::Tier::device)].given_back += caller_gradients_.release();
+  ParkReport report;
+  if (has(kinds, ParkKinds::gradients)) report[tiers::Tier::device].given_back += caller_gradients_.release();
   for (DeviceRegion* const region : regions_of(kinds)) {
-    report.tiers[std::size_t(tiers::Tier::device)].given_back += region->size();
+    report[tiers::Tier::device].given_back += region->size();
     region->release();
   }
-  report.tiers[std::size_t(tiers::Tier::host)].taken = parked_->size();
-  tiers::Ledger& ledger = context_.runtime.ledger();
-  if (parked_->size() > parked_max_) {
-    ledger.predict(tiers::Tier::host, tiers::Purpose::parked, parked_->size() - parked_max_);
-    parked_max_ = parked_->size();
+  if (to == tiers::Tier::nvme) {
+    std::vector<HostSpan> ranges;
+    for (const HostRange& one : host_ranges_of(kinds)) ranges.push_back(one.range.in_host);
+    parking_.given_back = context_.internals.give_back_memory(ranges);
+    report[tiers::Tier::host].given_back = parking_.given_back.bytes;
   }
-  ledger.hold(tiers::Tier::host, tiers::Purpose::parked, parked_->size());
+  report.stays = staying();
+  report.notes = parking_.contents->take_messages();
+  hold_parked(report);
   return report;
+}
+
+/// Counts what is parked in the ledger and in the report.
+void EngineState::hold_parked(ParkReport& report) {
+  tiers::Ledger& ledger = context_.runtime.ledger();
+  for (const tiers::Tier tier : stores) {
+    const ByteCount bytes = parking_.contents->held(tier);
+    ByteCount& predicted = parked_max_[static_cast<std::size_t>(tier)];
+    if (bytes > predicted) {
+      ledger.predict(tier, tiers::Purpose::parked, bytes - predicted);
+      predicted = bytes;
+    }
+    ledger.hold(tier, tiers::Purpose::parked, bytes);
+    report[tier].taken = bytes;
+  }
+  count_traffic();
+}
+
+/// Counts what was read and written since the last call. Each byte is written once and read once, so that the files'
+/// size predicts both, for each call that has to read.
+void EngineState::count_traffic() {
+  tiers::Ledger& ledger = context_.runtime.ledger();
+  const ParkedContents::Traffic now = parking_.contents->traffic();
+  const ByteCount read = now.read - parking_.counted.read;
+  const ByteCount written = now.written - parking_.counted.written;
+  const ByteCount files = parking_.contents->held(tiers::Tier::nvme);
+  ledger.predict_traffic(tiers::Purpose::parked, read.is_zero() ? ByteCount() : files,
+                         written.is_zero() ? ByteCount() : files);
+  ledger.read(tiers::Purpose::parked, read);
+  ledger.wrote(tiers::Purpose::parked, written);
+  parking_.counted = now;
+}
+
+Result<void> EngineState::bring_back(std::vector<Relocation>& relocations) {
+  for (DeviceRegion* const region : regions_of(parking_.kinds)) {
+    auto replacement = region->allocate_replacement();
+    if (!replacement) {
+      return Error(replacement.error().code(), "Engine::unpark")
+          .reason("the device has no room for what is parked")
+          .wanted(to_string(region->size()) + " more")
+          .got(to_string(context_.device.free_memory()))
+          .note("cause   " + replacement.error().message())
+          .advice("free memory of the device and call unpark() again: all is still parked");
+    }
+    relocations.push_back({region, *replacement});
+  }
+  return parking_.contents->copy_back(context_, [&](DeviceSpan range) {
+    relocate(range, relocations);
+    return range;
+  });
 }
 
 Result<ParkReport> EngineState::unpark() {
   constexpr const char* operation = "Engine::unpark";
   PENSTOCK_TRY(ready(operation));
-  if (parked_kinds_ == ParkKinds::none) {
+  if (parking_.kinds == ParkKinds::none) {
     return Error(ErrorCode::failed_state, operation).reason("nothing is parked").advice("call park() first");
   }
   context_.internals.wait_ignoring_stores([this] { return moves_are_idle(); });
   std::vector<Relocation> relocations;
-  const auto release = [&] {
+  const std::vector<HostSpan> host_ranges = parking_.given_back.ranges;
+  const ByteCount host_bytes = parking_.given_back.bytes;
+  const auto host_memory = context_.internals.take_back_memory(parking_.given_back);
+  Result<void> mine = ok();
+  if (!host_memory) {
+    mine = Error(host_memory.error().code(), operation)
+               .reason("the machine has no room for what is parked")
+               .note("cause   " + host_memory.error().message())
+               .advice("free host memory and call unpark() again: all is still parked");
+  }
+  if (mine) mine = bring_back(relocations);
+  count_traffic();
+  const auto undo = [&] {
     for (const Relocation& one : relocations) {
       if (!one.replacement.empty()) context_.device.release(one.replacement);
     }
+    if (host_memory && !host_ranges.empty())
+      parking_.given_back = context_.internals.give_back_memory(host_ranges);
   };
-  const auto bring_back = [&]() -> Result<void> {
-    for (DeviceRegion* const region : regions_of(parked_kinds_)) {
-      auto replacement = region->allocate_replacement();
-      if (!replacement) {
-        return Error(replacement.error().code(), operation)
-            .reason("the device has no room for what is parked")
-            .wanted(to_string(region->size()) + " more")
-            .got(to_string(context_.device.free_memory()))
-            .note("cause   " + replacement.error().message())
-            .advice("free memory of the device and call unpark() again: all is still parked");
-      }
-      relocations.push_back({region, *replacement});
-    }
-    return parked_->copy_back(context_, [&](const ParkedMemory::Range& range) {
-      DeviceSpan to = range.bytes;
-      relocate(to, relocations);
-      return to;
-    });
-  };
-  Result<void> mine = bring_back();
   if (!mine && mine.error().code() == ErrorCode::corrupted) (void)context_.fail(mine.error());
   if (context_.failure) {
-    if (!context_.device_hangs()) release();
+    if (!context_.device_hangs()) undo();
     return mine ? *context_.failure : mine.error();
   }
-  if (auto agreed = agree(operation, ParkCall::unpark, parked_kinds_, mine); !agreed) {
-    release();
+  if (auto agreed = agree(operation, ParkCall::unpark, parking_, mine); !agreed) {
+    undo();
     return agreed.error();
   }
   relocate_ranges(relocations);
-  ParkReport report;
+  ParkReport report{.notes = parking_.contents->take_messages()};
+  if (!host_memory->empty()) report.notes.push_back(*host_memory);
   for (const Relocation& one : relocations) {
     one.region->replace_memory(one.replacement);
-    report.tiers[std::size_t(tiers::Tier::device)].taken += one.replacement.size();
+    report[tiers::Tier::device].taken += one.replacement.size();
   }
-  report.tiers[std::size_t(tiers::Tier::host)].given_back = parked_->size();
-  context_.runtime.ledger().give_back(tiers::Tier::host, tiers::Purpose::parked, parked_->size());
-  parked_.reset();
-  parked_kinds_ = ParkKinds::none;
+  report[tiers::Tier::host].taken = host_bytes;
+  for (const tiers::Tier tier : stores) report[tier].given_back = parking_.contents->held(tier);
+  end_parking();
   return report;
 }
 
-void EngineState::relocate(DeviceSpan& range, std::span<const Relocation> relocations) {
-  for (const Relocation& one : relocations) {
-    if (!one.region->contains(range)) continue;
-    range = one.region->translate(range, one.replacement);
-    return;
-  }
-}
-
-void EngineState::relocate_ranges(std::span<const Relocation> relocations) {
-  for (FlatState& flat : context_.flats) {
-    relocate(flat.kept_shard, relocations);
-    relocate(flat.kept_gradient, relocations);
-    for (TileState& tile : flat.tiles) relocate(tile.kept, relocations);
-  }
-  relocate(context_.partials, relocations);
-  for (DeviceSpan& slot : device_update_.slots()) relocate(slot, relocations);
-  relocate(checkpoints_->memory(), relocations);
+/// Frees what holds the contents. They are back, or not needed any more.
+void EngineState::end_parking() {
+  if (parking_.contents == nullptr) return;
+  for (const tiers::Tier tier : stores)
+    context_.runtime.ledger().give_back(tier, tiers::Purpose::parked, parking_.contents->held(tier));
+  parking_ = {};
 }
 
 }  // namespace penstock::zero

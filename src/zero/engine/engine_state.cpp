@@ -3,6 +3,8 @@
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/padded.hpp"
 
+#include <utility>
+
 namespace penstock::zero {
 
 EngineState::EngineState(Options options)
@@ -64,7 +66,8 @@ EngineState::~EngineState() {
   residency_.reset();
   checkpoints_.reset();
   context_.flats.clear();
-  if (parked_) runtime.ledger().give_back(tiers::Tier::host, tiers::Purpose::parked, parked_->size());
+  internals.abandon_memory(std::exchange(parking_.given_back, {}));
+  end_parking();
   for (const tiers::TensorId tensor : tensors_) (void)runtime.remove(tensor);
   if (hangs) return;
   context_.release_device_memory();

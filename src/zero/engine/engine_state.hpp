@@ -11,20 +11,27 @@
 #include "zero/engine/offloaded_optimizer.hpp"
 #include "zero/engine/optimizer_step.hpp"
 #include "zero/engine/parameter_digest.hpp"
-#include "zero/engine/parked_memory.hpp"
+#include "zero/engine/parked_contents.hpp"
 #include "zero/engine/shard_reads.hpp"
 #include "zero/engine/update_sweep.hpp"
 #include "zero/layout/flat_residency.hpp"
 
 #include <penstock/zero/engine/engine.hpp>
 
+#include <array>
 #include <atomic>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace penstock::zero {
+
+/// Whether `kinds` has one of `kind`.
+[[nodiscard]] constexpr bool has(ParkKinds kinds, ParkKinds kind) {
+  return (kinds & kind) != ParkKinds::none;
+}
 
 /// The implementation of one rank's engine: validates each call, lets FlatResidency decide, and starts the pipelines.
 /// Used by the trainer's thread.
@@ -72,9 +79,10 @@ class EngineState : private FlatResidency::Effects {
   Result<void> finish_update();
   Result<void> abandon_step(tiers::Stream& stream, std::string cause);
   Result<std::string> digest();
-  Result<ParkReport> park(tiers::Tier to, ParkKinds kinds);
+  Result<ParkReport> park(tiers::Tier to, ParkKinds kinds,
+                          const std::vector<std::filesystem::path>& directories);
   Result<ParkReport> unpark();
-  [[nodiscard]] ParkKinds parked() const { return parked_kinds_; }
+  [[nodiscard]] ParkKinds parked() const { return parking_.kinds; }
   [[nodiscard]] Status status() const;
 
   std::string notes;
@@ -103,21 +111,47 @@ class EngineState : private FlatResidency::Effects {
   // engine_park.cpp
   /// Errors: failed_state, when any of `kinds` is parked.
   [[nodiscard]] Result<void> check_here(const char* operation, ParkKinds kinds) const;
-  [[nodiscard]] Result<void> check_park(tiers::Tier to, ParkKinds kinds) const;
+  [[nodiscard]] Result<void> check_park(tiers::Tier to, ParkKinds kinds,
+                                        const std::vector<std::filesystem::path>& directories) const;
   Result<void> finish_use_of(ParkKinds kinds);
-  [[nodiscard]] std::vector<DeviceRegion*> regions_of(ParkKinds kinds);
-  [[nodiscard]] std::vector<ParkedMemory::Range> contents_of(ParkKinds kinds) const;
-  [[nodiscard]] std::vector<std::string> staying(ParkKinds kinds) const;
+  [[nodiscard]] Result<std::unique_ptr<ParkedContents>> copy_contents(
+      tiers::Tier to, ParkKinds kinds, const std::vector<std::filesystem::path>& directories);
+  /// What is parked, and where its contents are.
+  struct Parking {
+    ParkKinds kinds = ParkKinds::none;
+    tiers::Tier to{};
+    std::unique_ptr<ParkedContents> contents = nullptr;
+    swap::RuntimeInternals::GivenBack given_back = {};
+    ParkedContents::Traffic counted = {};  // in the ledger
+  };
   /// Compares what the ranks park, and whether each one can.
   enum class ParkCall : std::uint8_t { check, park, unpark };
-  Result<void> agree(const char* operation, ParkCall call, ParkKinds kinds, const Result<void>& mine);
-  /// Replaces `range` by where it is in memory that was allocated again; leaves others.
+  Result<void> agree(const char* operation, ParkCall call, const Parking& parking, const Result<void>& mine);
+  void hold_parked(ParkReport& report);
+  /// A region's memory that was allocated again.
   struct Relocation {
     DeviceRegion* region;
     DeviceSpan replacement;
   };
+  Result<void> bring_back(std::vector<Relocation>& relocations);
+  void count_traffic();
+  void end_parking();
+
+  // engine_park_contents.cpp
+  [[nodiscard]] std::vector<DeviceRegion*> regions_of(ParkKinds kinds);
+  [[nodiscard]] std::vector<ParkedRange> device_contents_of(ParkKinds kinds) const;
+  /// The ranges of host memory that tensors of these kinds keep.
+  struct HostRange {
+    ParkedRange range;
+    bool has_contents;
+  };
+  [[nodiscard]] std::vector<HostRange> host_ranges_of(ParkKinds kinds) const;
+  [[nodiscard]] std::vector<std::string> staying() const;
+  /// Replaces `range` by where it is in memory that was allocated again; leaves others.
   static void relocate(DeviceSpan& range, std::span<const Relocation> relocations);
   void relocate_ranges(std::span<const Relocation> relocations);
+
+  // parameter_states.cpp
   Result<void> visit_states(std::span<const cpu_adam::StateKind> kinds, const StateSink& sink);
   Result<void> add_sums_of_peers(ParameterDigest& digest);
 
@@ -164,9 +198,8 @@ class EngineState : private FlatResidency::Effects {
   tiers::Stream* gradient_stream_ = nullptr;  // the stream given to the current gradients() call
   bool joined_ = false, pinned_ = false, initialized_ = false;
   std::uint64_t skipped_steps_ = 0;
-  ParkKinds parked_kinds_ = ParkKinds::none;
-  std::optional<ParkedMemory> parked_;
-  ByteCount parked_max_;  // that the ledger predicts
+  Parking parking_;
+  std::array<ByteCount, tiers::tier_count> parked_max_ = {};  // that the ledger predicts
   std::atomic<bool> in_call_{false};
 };
 

@@ -20,25 +20,13 @@ ByteCount padded(ByteCount size) {
   return round_up(size, extent_alignment);
 }
 
-/// The parts of a range have the name of the whole, with the first byte.
-std::vector<ParkedMemory::Range> divide(const std::vector<ParkedMemory::Range>& ranges) {
-  std::vector<ParkedMemory::Range> parts;
-  for (const ParkedMemory::Range& range : ranges) {
-    for (ByteCount begin; begin < range.bytes.size(); begin += part_max) {
-      const ByteCount size = std::min(part_max, range.bytes.size() - begin);
-      const std::string at = begin.is_zero() ? "" : " from " + to_string(begin) + " on";
-      parts.push_back({range.name + at, range.bytes.subspan(begin, size)});
-    }
-  }
-  return parts;
-}
-
 }  // namespace
 
-ParkedMemory::ParkedMemory(tiers::HostArena memory, std::vector<Range> ranges) : memory_(std::move(memory)) {
+ParkedMemory::ParkedMemory(tiers::HostArena memory, std::vector<ParkedRange> ranges)
+    : memory_(std::move(memory)) {
   ByteCount begin;
-  for (Range& range : ranges) {
-    const ByteCount size = range.bytes.size();
+  for (ParkedRange& range : ranges) {
+    const ByteCount size = range.size();
     // The seed is the part's number: bytes of another part do not verify.
     parts_.push_back({std::move(range), memory_.bytes().subspan(begin, size),
                       tiers::BlockTable(parts_.size(), size, block)});
@@ -46,13 +34,14 @@ ParkedMemory::ParkedMemory(tiers::HostArena memory, std::vector<Range> ranges) :
   }
 }
 
-Result<ParkedMemory> ParkedMemory::copy(EngineContext& context, std::vector<Range> ranges) {
-  ranges = divide(ranges);
+Result<std::unique_ptr<ParkedMemory>> ParkedMemory::copy(EngineContext& context,
+                                                         const std::vector<ParkedRange>& ranges) {
+  std::vector<ParkedRange> parts = divide(ranges, part_max);
   ByteCount size;
-  for (const Range& range : ranges) size += padded(range.bytes.size());
+  for (const ParkedRange& part : parts) size += padded(part.size());
   PENSTOCK_TRY_ASSIGN(auto memory, tiers::HostArena::create({.size = size}));
-  ParkedMemory parked(std::move(memory), std::move(ranges));
-  PENSTOCK_TRY(parked.copy_out(context));
+  std::unique_ptr<ParkedMemory> parked(new ParkedMemory(std::move(memory), std::move(parts)));
+  PENSTOCK_TRY(parked->copy_out(context));
   return parked;
 }
 
@@ -70,7 +59,7 @@ Result<void> ParkedMemory::copy_out(EngineContext& context) {
     const tiers::Fence previous = std::move(copied);
     if (i < parts_.size()) {
       const Part& part = parts_[i];
-      auto enqueued = context.device.copy_to_host(stream.handle(), part.range.bytes, part.copy);
+      auto enqueued = context.device.copy_to_host(stream.handle(), part.range.on_device, part.copy);
       if (!enqueued) {
         PENSTOCK_TRY(finish(context, stream));  // a part of the copy may be enqueued
         return enqueued;
@@ -101,12 +90,13 @@ Result<void> ParkedMemory::verify(EngineContext& context, const Part& part) cons
 }
 
 Result<void> ParkedMemory::copy_back(EngineContext& context,
-                                     const std::function<DeviceSpan(const Range&)>& to) {
+                                     const std::function<DeviceSpan(DeviceSpan)>& now_at) {
   tiers::Stream& stream = *context.copy_in;
   Result<void> outcome = ok();
   for (const Part& part : parts_) {
     outcome = verify(context, part);
-    if (outcome) outcome = context.device.copy_to_device(stream.handle(), part.copy, to(part.range));
+    if (outcome)
+      outcome = context.device.copy_to_device(stream.handle(), part.copy, now_at(part.range.on_device));
     if (!outcome) break;
   }
   PENSTOCK_TRY(finish(context, stream));

@@ -2,43 +2,35 @@
 
 #include "tiers/memory/host_arena.hpp"
 #include "tiers/store/block_table.hpp"
-#include "zero/engine/engine_context.hpp"
+#include "zero/engine/parked_contents.hpp"
 
 #include <cstddef>
 #include <functional>
-#include <string>
+#include <memory>
 #include <vector>
 
 namespace penstock::zero {
 
-/// Contents of device memory, kept in host memory of their own, with a checksum for each block. Move-only; used by the
-/// trainer's thread. Its members that copy block until the copies have ended.
-class ParkedMemory {
+/// Contents of device memory, parked in host memory of their own.
+class ParkedMemory final : public ParkedContents {
  public:
-  /// A range of device memory. The name appears in messages.
-  struct Range {
-    std::string name;
-    DeviceSpan bytes;
-  };
-
-  /// Copies `ranges`. Precondition: no operation writes them.
+  /// Copies `ranges`, which are on the device. Precondition: no operation writes them.
   ///
   /// Errors: no_space, where the machine lacks the memory; those of the device. After deadline_exceeded the engine has
   /// failed, and the host memory stays mapped.
-  [[nodiscard]] static Result<ParkedMemory> copy(EngineContext& context, std::vector<Range> ranges);
+  [[nodiscard]] static Result<std::unique_ptr<ParkedMemory>> copy(EngineContext& context,
+                                                                  const std::vector<ParkedRange>& ranges);
 
-  /// Verifies every block and copies it to `to(range)`, of the same size.
-  ///
-  /// Errors: corrupted, naming the range and its block; those of the device. They change nothing here.
-  Result<void> copy_back(EngineContext& context, const std::function<DeviceSpan(const Range&)>& to);
-
-  /// Host memory that it has allocated.
-  [[nodiscard]] ByteCount size() const { return memory_.bytes().size(); }
+  Result<void> copy_back(EngineContext& context,
+                         const std::function<DeviceSpan(DeviceSpan)>& now_at) override;
+  [[nodiscard]] ByteCount held(tiers::Tier tier) const override {
+    return tier == tiers::Tier::host ? memory_.bytes().size() : ByteCount();
+  }
 
  private:
-  ParkedMemory(tiers::HostArena memory, std::vector<Range> ranges);
+  ParkedMemory(tiers::HostArena memory, std::vector<ParkedRange> ranges);
   struct Part {
-    Range range;
+    ParkedRange range;
     HostSpan copy;
     tiers::BlockTable blocks;
   };

@@ -1,6 +1,7 @@
 #include "tiers/io/bounded_call.hpp"
 #include "tiers/memory/numa.hpp"
 #include "zero/layout/host_staging.hpp"
+#include "zero/layout/path_options.hpp"
 #include "zero/layout/runtime_use.hpp"
 
 #include <penstock/zero/layout/memory_plan.hpp>
@@ -65,12 +66,8 @@ swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config, std::uint
   const auto& weights = config.penstock.path_weights;
   for (const std::size_t i : tiers::paths_of_node(nodes_of_paths(config, directories, topology),
                                                   node_of_rank(config, local_rank, local_ranks, topology))) {
-    options.paths.push_back({.directory = directories[i],
-                             .weight = weights.size() == directories.size() ? weights[i] : 0,
-                             .request_max = config.aio_block_size,
-                             .in_flight_max = config.aio_block_size * config.aio_queue_depth,
-                             .deadline = std::chrono::seconds(config.penstock.io_deadline_seconds),
-                             .engine = config.penstock.io_engine});
+    options.paths.push_back(
+        path_options(config, directories[i], weights.size() == directories.size() ? weights[i] : 0));
   }
   return options;
 }

@@ -125,6 +125,21 @@ void add_engine_rows(BadArguments& bad) {
     with("Engine::park", "kinds", std::to_string(static_cast<unsigned>(kinds)),
          [=](Engine& e, Stream&) { return e.park(tiers::Tier::host, kinds); });
   }
+  const std::vector<std::pair<std::string, std::vector<std::filesystem::path>>> directories = {
+      {"none", {}},
+      {"an empty one", {""}},
+      {"one that does not exist", {"/no/such/directory"}},
+      {"a file", {"/proc/version"}},
+      {"of odd bytes", {std::string("a\0\n", 3) + std::string(100'000, 'x')}},
+      {"many", std::vector<std::filesystem::path>(1000, "/no/such/directory")}};
+  for (const auto& [value, paths] : directories) {
+    bad("Engine::park", "directories", value, [paths = paths] {
+      Bench b;
+      return all({fails(b.engine.park(tiers::Tier::nvme, ParkKinds::all, paths)), b.works()});
+    });
+  }
+  with("Engine::park", "directories", "one for host memory",
+       [](Engine& e, Stream&) { return e.park(tiers::Tier::host, ParkKinds::all, {"/tmp"}); });
   bad("Engine::abandon_step", "cause", "of odd bytes", [] {
     Bench b;
     const bool abandoned =

@@ -15,6 +15,7 @@
 #include <penstock/zero/layout/model_layout.hpp>
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -365,27 +366,36 @@ class Engine {
   /// The masters that training gives do, in formats split_bf16 and split_q8: their rounding follows the shards.
   [[nodiscard]] Result<std::string> digest();
 
-  /// Gives the device memory of `kinds` back to its driver, so that another program can use it: DeepSpeed's
-  /// offload_states. Between steps or within one, while no UnitLease, CheckpointLease or UnitGradients is outstanding.
-  /// `to` is Tier::host: contents are copied to host memory that is allocated beside the runtime's, each block with a
-  /// checksum; gathered flats are dropped. Every rank passes the same arguments. Waits for the last step's update, for
-  /// reductions in flight, and for the trainer's streams that have used the engine's tensors.
+  /// Gives the memory of `kinds` back, so that another program can use it: DeepSpeed's offload_states. Between steps or
+  /// within one, while no UnitLease, CheckpointLease or UnitGradients is outstanding. Gathered flats are dropped. Every
+  /// rank passes the same `to` and `kinds`. Waits for the last step's update, for reductions in flight, and for the
+  /// trainer's streams that have used the engine's tensors.
+  ///
+  /// With Tier::host the memory of the device leaves: its contents are copied to host memory that is allocated beside
+  /// the runtime's. With Tier::nvme what tensors of these kinds keep in host memory leaves too, as far as they fill
+  /// pages of 2 MiB: the contents are written to swap files without names in `directories`, by default those of the
+  /// runtime, through at most 64 MiB of staging. Each block has a checksum. Several directories are measured first, for
+  /// a third of a second, unless they are the runtime's. Host memory is then not registered with the device until
+  /// unpark(), whichever kinds are parked; it does not leave at all while it is registered for several engines of the
+  /// runtime. The ledger counts its ranges as held, because they stay reserved.
   ///
   /// Until unpark(), calls that need what is parked return failed_state: with the parameters, all but
   /// finish_update(), set_groups(), restore_loss_scaler() and those that only read a number; with the gradients, those
   /// of a step but acquire() and checkpoint(); with the optimizer, step(), digest(), read_states(), restore() and
   /// initialize(). The engine may be destroyed.
   ///
-  /// Errors: invalid_argument, for no kinds, Tier::device, and kinds that differ between ranks; unsupported, for
-  /// Tier::nvme; failed_state, naming what is outstanding, and while anything is parked; no_space, where a rank's
-  /// machine lacks the memory; those of the tiers, and of finish_update(). They change nothing, and each is returned on
-  /// all ranks.
-  [[nodiscard]] Result<ParkReport> park(tiers::Tier to, ParkKinds kinds = ParkKinds::all);
-  /// Brings back what is parked, with the same bits at other addresses: DeepSpeed's reload_states.
+  /// Errors: invalid_argument, for no kinds, Tier::device, arguments that differ between ranks, directories with
+  /// Tier::host, and for Tier::nvme without any directory; failed_state, naming what is outstanding, and while anything
+  /// is parked; no_space, where a rank's machine lacks the memory or a directory the space; those of Runtime::create()
+  /// for a directory, of the tiers, and of finish_update(). They change nothing, and each is returned on all ranks.
+  [[nodiscard]] Result<ParkReport> park(tiers::Tier to, ParkKinds kinds = ParkKinds::all,
+                                        const std::vector<std::filesystem::path>& directories = {});
+  /// Brings back what is parked, with the same bits: DeepSpeed's reload_states. On the device it gets other addresses.
   ///
-  /// Errors: failed_state, if nothing is parked; budget_too_small and no_space, while a rank's device has too little
-  /// free memory, and those of the device: everything stays parked, and the call can be repeated; corrupted, naming the
-  /// tensor, after which the engine has failed.
+  /// Errors: failed_state, if nothing is parked; budget_too_small and no_space, while a rank's device or machine has
+  /// too little free memory, and those of the device and the disk: everything stays parked, and the call can be
+  /// repeated (a swap file that cannot be read any more returns its error each time: restore() the run into a new
+  /// engine); corrupted, naming the tensor, after which the engine has failed.
   [[nodiscard]] Result<ParkReport> unpark();
   [[nodiscard]] ParkKinds parked() const;
 

@@ -31,15 +31,19 @@ enum class ParkKinds : std::uint8_t {
 /// What Engine::park() or unpark() has changed on this rank.
 struct ParkReport {
   struct Bytes {
-    ByteCount given_back;  ///< to the device's driver, or to the operating system
+    ByteCount given_back;  ///< to the device's driver, to the operating system, or to the file system
     ByteCount taken;       ///< from them
   };
   std::array<Bytes, tiers::tier_count> tiers = {};
   [[nodiscard]] const Bytes& operator[](tiers::Tier tier) const {
     return tiers[static_cast<std::size_t>(tier)];
   }
+  [[nodiscard]] Bytes& operator[](tiers::Tier tier) { return tiers[static_cast<std::size_t>(tier)]; }
   /// What of these kinds stays where it was, with its bytes and why, one line each.
   std::vector<std::string> stays;
+  /// What is done otherwise than asked for, one line each: files that are not used or have no direct I/O; memory that
+  /// is not registered again.
+  std::vector<std::string> notes;
 };
 
 }  // namespace penstock::zero
