@@ -1,118 +1,35 @@
 #include "zero/launch/control_message.hpp"
 
+#include "base/byte_archive.hpp"
+
 #include <penstock/base/check.hpp>
 
 #include <algorithm>
-#include <bit>
 #include <concepts>
 #include <cstring>
 #include <string_view>
 #include <type_traits>
 #include <utility>
 
+namespace penstock {
+static bool is_known(ErrorCode code) {
+  return code <= ErrorCode::failed_state;
+}
+}  // namespace penstock
+
 namespace penstock::zero::control {
 
-namespace {
+static bool is_known(Gatherer by) {
+  return static_cast<std::size_t>(by) < gatherers;
+}
 
-static_assert(std::endian::native == std::endian::little, "numbers are copied as they are");
-
-constexpr std::uint32_t magic = 0x4b545350;  // "PSTK"
-constexpr std::size_t header_bytes = 12;
-
-struct Header {
-  std::uint32_t magic = 0;
-  std::uint16_t version = 0, kind = 0;
-  std::uint32_t size = 0;
-};
-static_assert(sizeof(Header) == header_bytes);
-
-template <class T>
-concept Number = std::integral<T> || std::is_enum_v<T>;
-
-class Writer {
- public:
-  explicit Writer(std::vector<std::byte>& bytes) : bytes_(bytes) {}
-
-  template <class... Fields>
-  void operator()(const Fields&... fields) {
-    (write(fields), ...);
-  }
-
- private:
-  template <Number T>
-  void write(T number) {
-    bytes_.resize(bytes_.size() + sizeof number);
-    std::memcpy(bytes_.data() + bytes_.size() - sizeof number, &number, sizeof number);
-  }
-  template <class Array>
-  requires requires(const Array& array) { array.size(); }
-  void write(const Array& array) {
-    write(static_cast<std::uint32_t>(array.size()));
-    for (const auto& element : array) write(element);
-  }
-  void write(const Peer& peer) { (*this)(peer.machine, peer.host, peer.process); }
-
-  std::vector<std::byte>& bytes_;
-};
-
-/// Reads what Writer wrote. After the end of the bytes everything is zero or empty, and ok() is false.
-class Reader {
- public:
-  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
-
-  template <class... Fields>
-  void operator()(Fields&... fields) {
-    (read(fields), ...);
-  }
-  /// Whether the bytes were those of the fields, and nothing else.
-  [[nodiscard]] bool ok() const { return ok_ && bytes_.empty(); }
-
- private:
-  template <Number T>
-  void read(T& number) {
-    if (bytes_.size() < sizeof number) {
-      ok_ = false;
-      return;
-    }
-    std::memcpy(&number, bytes_.data(), sizeof number);
-    bytes_ = bytes_.subspan(sizeof number);
-  }
-  template <class Array>
-  requires requires(const Array& array) { array.size(); }
-  void read(Array& array) {
-    std::uint32_t size = 0;
-    read(size);
-    // Each element takes a byte at least, so that a wrong size cannot make this allocate more than it was sent.
-    if (!ok_ || size > bytes_.size()) {
-      ok_ = false;
-      return;
-    }
-    array.resize(size);
-    for (auto& element : array) read(element);
-  }
-  void read(ErrorCode& code) {
-    std::underlying_type_t<ErrorCode> number = 0;
-    read(number);
-    code = static_cast<ErrorCode>(number);
-    ok_ = ok_ && code <= ErrorCode::failed_state;
-  }
-  void read(Gatherer& by) {
-    std::underlying_type_t<Gatherer> number = 0;
-    read(number);
-    by = static_cast<Gatherer>(number);
-    ok_ = ok_ && number < gatherers;
-  }
-  void read(Peer& peer) { (*this)(peer.machine, peer.host, peer.process); }
-
-  std::span<const std::byte> bytes_;
-  bool ok_ = true;
-};
-
-// The fields of each message, for both.
+// The fields of each message, and of what is in them, for both directions.
 template <class Archive>
-void fields(Archive& archive, auto& message) {
+static void fields(Archive& archive, auto& message) {
   using M = std::remove_cvref_t<decltype(message)>;
-  if constexpr (std::same_as<M, Hello>) {
+  if constexpr (std::same_as<M, Peer>) {
+    archive(message.machine, message.host, message.process);
+  } else if constexpr (std::same_as<M, Hello>) {
     archive(message.job, message.build, message.machine, message.host, message.rank, message.ranks,
             message.process);
   } else if constexpr (std::same_as<M, Welcome>) {
@@ -130,6 +47,18 @@ void fields(Archive& archive, auto& message) {
   }
 }
 
+namespace {
+
+constexpr std::uint32_t magic = 0x4b545350;  // "PSTK"
+constexpr std::size_t header_bytes = 12;
+
+struct Header {
+  std::uint32_t magic = 0;
+  std::uint16_t version = 0, kind = 0;
+  std::uint32_t size = 0;
+};
+static_assert(sizeof(Header) == header_bytes);
+
 Error corrupted() {
   return Error(ErrorCode::corrupted, "ControlChannel");
 }
@@ -139,7 +68,7 @@ std::optional<Message> decode(std::size_t wanted, std::span<const std::byte> pay
   if constexpr (kind < std::variant_size_v<Message>) {
     if (kind != wanted) return decode<kind + 1>(wanted, payload);
     std::variant_alternative_t<kind, Message> message;
-    Reader reader(payload);
+    ByteReader reader(payload);
     fields(reader, message);
     if (reader.ok()) return Message(std::move(message));
   }
@@ -176,7 +105,7 @@ Error error_of(const Failure& failure) {
 
 std::vector<std::byte> encode(const Message& message) {
   std::vector<std::byte> frame(header_bytes);
-  Writer writer(frame);
+  ByteWriter writer(frame);
   std::visit([&writer](const auto& one) { fields(writer, one); }, message);
   const Header header{magic, protocol_version, static_cast<std::uint16_t>(message.index()),
                       static_cast<std::uint32_t>(frame.size() - header_bytes)};
