@@ -1,18 +1,18 @@
 // What is parked on disk leaves host memory too, and faults of the disk lose nothing.
 #include "kit/failing_copies.hpp"
-#include "kit/real_time_engine.hpp"
 #include "kit/scratch_directory.hpp"
 #include "kit/trainer.hpp"
 
 #include <penstock/tiers/device/host_device.hpp>
 #include <penstock/tiers/io/fault_engine.hpp>
-#include <penstock/tiers/io/sim_disk.hpp>
+#include <penstock/tiers/io/fault_file_system.hpp>
 #include <penstock/zero/rank.hpp>
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -235,58 +235,60 @@ TEST(EngineParkOnDisk, SaysWhyHostMemoryStays) {
   EXPECT_EQ(rank.engine().digest().value(), expected_digest());
 }
 
-/// A simulated disk of which the engine of `number`, counted from 0 as they are opened, has faults.
+/// A directory with faults: of the engine of `number`, counted from 0 as they are opened, and of the file system.
 class FaultyDisk {
  public:
-  FaultyDisk(std::uint32_t number, tiers::FaultPlan faults, ByteCount capacity = 1_GiB)
-      : disk_({.capacity = capacity}), number_(number), faults_(std::move(faults)) {}
+  FaultyDisk(std::uint32_t number, tiers::FaultPlan faults, tiers::FileSystemFaultPlan of_files = {})
+      : files_(tiers::real_file_system(), std::move(of_files)), number_(number), faults_(std::move(faults)) {}
 
+  [[nodiscard]] std::filesystem::path directory() const { return directory_.path(); }
   [[nodiscard]] std::function<void(swap::RuntimeOptions&)> change_runtime() {
     return [this](swap::RuntimeOptions& options) {
       for (swap::PathOptions& path : options.paths) {
         path.weight = 1;
-        path.file_system = &disk_;
-        path.make_engine =
-            [this](const tiers::File::Properties&) -> Result<std::unique_ptr<tiers::IoEngine>> {
-          const bool faulty = made_++ == number_;
-          return std::make_unique<tiers::FaultEngine>(
-              std::make_unique<penstock::test::RealTimeEngine>(disk_, 1),
-              faulty ? faults_ : tiers::FaultPlan());
+        path.file_system = &files_;
+        path.decorate = [this](std::unique_ptr<tiers::IoEngine> engine) -> std::unique_ptr<tiers::IoEngine> {
+          if (opened_++ != number_) return engine;
+          return std::make_unique<tiers::FaultEngine>(std::move(engine), faults_);
         };
       }
     };
   }
 
  private:
-  tiers::SimDisk disk_;
+  penstock::test::ScratchDirectory directory_;
+  tiers::FaultFileSystem files_;
   const std::uint32_t number_;
   const tiers::FaultPlan faults_;
-  std::uint32_t made_ = 0;
+  std::atomic<std::uint32_t> opened_{0};
 };
 
 /// The optimizer's states are on the device, and leave it; parameters are on disk.
-Config on_device_and_disk() {
-  Config config = offloaded(OffloadDevice::nvme, "/disk");
+Config on_device_and(const FaultyDisk& disk) {
+  Config config = offloaded(OffloadDevice::nvme, disk.directory());
   config.offload_optimizer = {};
   return config;
 }
 
 TEST(EngineParkOnDisk, ChangesNothingWhereTheDiskFails) {
-  for (const auto& [faults, capacity, code] :
-       {std::tuple{tiers::FaultPlan{tiers::Fault::fail(tiers::IoOperation::write, 3, EIO, 1000)}, 1_GiB,
-                   ErrorCode::io},
-        {{tiers::Fault::fail(tiers::IoOperation::write, 3, ENOSPC, 1000)}, 1_GiB, ErrorCode::no_space},
-        {{}, 40_MiB, ErrorCode::no_space}}) {
+  using tiers::FileSystemFault;
+  const auto second_file = FileSystemFault::fail(FileSystemFault::Operation::create_scratch, 1, ENOSPC);
+  for (const auto& [faults, of_files, code] :
+       {std::tuple{tiers::FaultPlan{tiers::Fault::fail(tiers::IoOperation::write, 3, EIO, 1000)},
+                   tiers::FileSystemFaultPlan{}, ErrorCode::io},
+        {{tiers::Fault::fail(tiers::IoOperation::write, 3, ENOSPC, 1000)}, {}, ErrorCode::no_space},
+        {{}, {second_file}, ErrorCode::no_space}}) {
     SCOPED_TRACE(to_string(code));
-    FaultyDisk disk(1, faults, capacity);
-    ThreadedRank rank({.config = on_device_and_disk(), .change_runtime = disk.change_runtime()});
+    FaultyDisk disk(1, faults, of_files);
+    ThreadedRank rank({.config = on_device_and(disk), .change_runtime = disk.change_runtime()});
     rank.train();
 
     const auto refused = rank.engine().park(Tier::nvme);
 
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code(), code) << refused.error().message();
-    EXPECT_NE(refused.error().message().find("/disk"), std::string::npos) << refused.error().message();
+    EXPECT_NE(refused.error().message().find(disk.directory().string()), std::string::npos)
+        << refused.error().message();
     EXPECT_EQ(rank.engine().parked(), none);
     EXPECT_EQ(rank.engine().status(), Engine::Status::ready);
     rank.train();
@@ -296,7 +298,7 @@ TEST(EngineParkOnDisk, ChangesNothingWhereTheDiskFails) {
 
 TEST(EngineParkOnDisk, StaysParkedAfterAReadThatFails) {
   FaultyDisk disk(1, {tiers::Fault::fail(tiers::IoOperation::read, 2, ENXIO, 12)});
-  ThreadedRank rank({.config = on_device_and_disk(), .change_runtime = disk.change_runtime()});
+  ThreadedRank rank({.config = on_device_and(disk), .change_runtime = disk.change_runtime()});
   rank.train();
   (void)rank.engine().park(Tier::nvme).value();
 
@@ -343,7 +345,7 @@ TEST(EngineParkOnDisk, NamesATensorWhoseBytesHaveChanged) {
                        .count = 100,
                        .effect = tiers::Fault::Effect::flip_bit,
                        .bit = 12'345}});
-  ThreadedRank rank({.config = on_device_and_disk(), .change_runtime = disk.change_runtime()});
+  ThreadedRank rank({.config = on_device_and(disk), .change_runtime = disk.change_runtime()});
   (void)rank.engine().park(Tier::nvme).value();
 
   const auto back = rank.engine().unpark();
