@@ -47,6 +47,11 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
     if (!messages) return messages.error();
     std::move(messages->begin(), messages->end(), std::back_inserter(options.messages));
   }
+  // New bytes have room beside them.
+  for (const PinnedExtent& pinned : options.pinned) {
+    if (pinned.extent.path < options.paths.size())
+      options.paths[pinned.extent.path].capacity += pinned.extent.length;
+  }
   std::vector<std::unique_ptr<Path>> paths;
   for (const PathOptions& path : options.paths) {
     auto created = Path::create(path);
@@ -57,6 +62,7 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
   if (!arena) return arena.error();
   std::unique_ptr<Runtime> runtime(
       new Runtime(std::make_shared<RuntimeState>(std::move(options), std::move(*arena), std::move(paths))));
+  PENSTOCK_TRY(runtime->state_->pin_earlier_extents());
   PENSTOCK_TRY(runtime->state_->start_threads());
   return runtime;
 }
@@ -222,6 +228,11 @@ Result<void> Runtime::pin_extent(TensorId tensor, std::uint64_t generation) {
 
 void Runtime::release_generation(std::uint64_t generation) {
   state_->change([&] { state_->residency.release_generation(generation); });
+}
+
+Result<void> Runtime::sync() {
+  PENSTOCK_TRY(flush());
+  return RuntimeInternals(*this).sync_files();
 }
 
 std::vector<std::string> Runtime::take_messages() {

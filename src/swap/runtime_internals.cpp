@@ -36,6 +36,25 @@ void RuntimeInternals::start(Move move) const {
   state_.wake(std::move(lock));
 }
 
+Result<void> RuntimeInternals::sync_files() const {
+  Result<void> outcome = ok();
+  std::size_t left = state_.paths.size();  // with the lock held
+  for (std::uint32_t path = 0; path < state_.paths.size(); ++path) {
+    Move move;
+    move.then(state_.transfers.disk_hop(tiers::IoOperation::flush, {.path = path}, {}));
+    move.on_event = [this, &outcome, &left, path](HopState state, const Result<void>& result) {
+      if (state != HopState::done) return;
+      --left;
+      if (result) return;
+      state_.residency.note_lost_writes(path, result.error());
+      if (outcome) outcome = result;
+    };
+    start(std::move(move));
+  }
+  wait_ignoring_stores([&left] { return left == 0; });
+  return outcome;
+}
+
 std::size_t RuntimeInternals::stores_pending() const {
   const std::lock_guard lock(state_.mutex);
   return state_.residency.stores_pending();
@@ -216,6 +235,14 @@ std::string RuntimeInternals::register_if_complete() const {
     return "host memory is not registered with the device again: " + pinned.error().message();
   state_.registered_with = state_.pinned_for;
   return {};
+}
+
+void RuntimeInternals::accompany(Runtime& companion) const {
+  state_.companions.push_back(&companion);
+}
+
+void RuntimeInternals::leave(Runtime& companion) const {
+  std::erase(state_.companions, &companion);
 }
 
 RuntimeOptions RuntimeInternals::options() const {

@@ -38,6 +38,8 @@ class RuntimeInternals {
   /// Requests a lease that the mover takes.
   [[nodiscard]] PendingLease request_for_mover(tiers::TensorId tensor, Access access,
                                                Use use = Use::recorded) const;
+  /// Flushes all swap files. Blocks. Errors: see Runtime::sync().
+  Result<void> sync_files() const;
   /// Write-behinds that are not stored yet.
   [[nodiscard]] std::size_t stores_pending() const;
   /// Makes the mover poll its moves. Safe from any thread, including executor threads.
@@ -84,6 +86,9 @@ class RuntimeInternals {
   /// The tensors in these pages are going to be removed. If the runtime has other users, now or later, the pages are
   /// taken back for them as far as there is memory; what is allocated in others gets new pages when it is written.
   void abandon_memory(GivenBack memory) const;
+  /// With an idle handler: a runtime of the same thread that poll() polls too, until leave().
+  void accompany(Runtime& companion) const;
+  void leave(Runtime& companion) const;
   /// The options of the runtime, with those of its paths that are in use, as they were opened.
   [[nodiscard]] RuntimeOptions options() const;
 

@@ -54,6 +54,12 @@ RuntimeState::RuntimeState(RuntimeOptions given, tiers::HostArena memory,
   }
 }
 
+Result<void> RuntimeState::pin_earlier_extents() {
+  const std::lock_guard lock(mutex);
+  for (const PinnedExtent& pinned : options.pinned) PENSTOCK_TRY(residency.pin_earlier(pinned));
+  return ok();
+}
+
 Result<void> RuntimeState::start_threads() {
   if (options.idle_handler != nullptr) return ok();
   for (const auto& path : paths) PENSTOCK_TRY(path->start_driver([this] { wake(); }));
@@ -100,6 +106,7 @@ bool RuntimeState::poll() {
   bool moved = false;
   if (options.idle_handler != nullptr) {
     for (const auto& path : paths) moved |= path->drive();
+    for (Runtime* const companion : companions) moved |= companion->poll();
   }
   events.clear();
   moved |= transfers.poll(events);

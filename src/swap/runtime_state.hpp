@@ -26,6 +26,8 @@ namespace penstock::swap {
 /// or CUDA call is made with it held.
 struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   RuntimeState(RuntimeOptions given, tiers::HostArena memory, std::vector<std::unique_ptr<Path>> opened);
+  /// Errors: invalid_argument, for RuntimeOptions::pinned.
+  Result<void> pin_earlier_extents();
   /// Starts the drivers and the mover, unless the options have an idle_handler.
   ///
   /// Errors: no_space, at a limit on threads. The drivers that were started must be stopped then.
@@ -94,6 +96,7 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   tiers::Device* pinned_for = nullptr;       // the device of pin()
   std::uint32_t given_back_count = 0;        // users that have given back pages of the arena
   std::vector<HostSpan> abandoned;           // pages of users that have left
+  std::vector<Runtime*> companions;          // that poll() polls too
   bool woken = false, stopping = false;
   bool closing = false;       // the runtime is being destroyed
   std::uint32_t waiting = 0;  // threads in acquire()

@@ -1,5 +1,7 @@
 #include <penstock/zero/rank.hpp>
 
+#include "zero/commit/rank_directory.hpp"
+#include "zero/engine/engine_commits.hpp"
 #include "zero/launch/run_description.hpp"
 
 #include <penstock/zero/comm/in_process_group.hpp>
@@ -38,6 +40,7 @@ struct Rank::State {
   Result<void> make_accelerator();
   Result<void> make_workers();
   Result<void> make_runtime();
+  Result<void> open_directory(swap::RuntimeOptions& of_runtime);
   /// One engine with what it does not share.
   struct Member {
     const Config& config;
@@ -56,6 +59,7 @@ struct Rank::State {
   const Options options;
   std::optional<parallel::Workers> own_workers;  // run the runtime's checksums too
   parallel::Workers* workers = nullptr;
+  std::unique_ptr<RankDirectory> directory;  // null if the run is not durable
   std::unique_ptr<swap::Runtime> runtime;
   Accelerator accelerator;
   std::vector<Member> members;  // the rank's own engine is the first
@@ -107,6 +111,7 @@ Result<void> Rank::State::make_engine(Member& member) {
                                  .update = member.update,
                                  .engine_number = options.engine_number + index,
                                  .ends_rounds = index == 0,
+                                 .directory = directory.get(),
                                  .device_deadline = options.device_deadline};
   if (options.hooks.engine_options) options.hooks.engine_options(engine_options);
   PENSTOCK_TRY_ASSIGN(member.engine, Engine::create(std::move(engine_options)));
@@ -167,8 +172,41 @@ Result<void> Rank::State::make_runtime() {
   ByteCount beyond_plans = runtime_options.host_budget;
   for (const Member& member : members) beyond_plans -= member.plan.host_budget;
   if (options.hooks.runtime_options) options.hooks.runtime_options(runtime_options);
+  PENSTOCK_TRY(open_directory(runtime_options));
   PENSTOCK_TRY_ASSIGN(runtime, swap::Runtime::create(std::move(runtime_options)));
   runtime->ledger().predict(tiers::Tier::host, tiers::Purpose::staging, beyond_plans);
+  return ok();
+}
+
+/// Opens the durable directories, in which the swap files are then, and keeps what commits refer to there.
+Result<void> Rank::State::open_directory(swap::RuntimeOptions& of_runtime) {
+  const std::vector<std::filesystem::path>& directories = options.config.penstock.durable_directories;
+  for (const EngineBeside& beside : options.beside) {
+    if (beside.config.penstock.durable_directories == directories) continue;
+    return Error::invalid_config("Rank::create")
+        .object("penstock.durable_directory")
+        .reason("engines of one rank share its files, and their configurations name different directories");
+  }
+  if (directories.empty()) return ok();
+  tiers::FileSystem* const files =
+      of_runtime.paths.empty() ? &tiers::real_file_system() : of_runtime.paths.front().file_system;
+  PENSTOCK_TRY_ASSIGN(
+      directory,
+      RankDirectory::open({.files = files,
+                           .directories = directories,
+                           .rank = options.identity.rank,
+                           .deadline = std::chrono::seconds(options.config.penstock.io_deadline_seconds)}));
+  for (swap::PathOptions& path : of_runtime.paths) {
+    const auto found = std::find(directories.begin(), directories.end(), path.directory);
+    const auto index = static_cast<std::size_t>(found - directories.begin());
+    path.directory = directory->path(index);
+    path.file_name = "swap" + std::to_string(index);
+  }
+  for (std::uint32_t engine = 0; engine < members.size(); ++engine) {
+    PENSTOCK_TRY_ASSIGN(auto extents,
+                        committed_extents(*directory, options.engine_number + engine, of_runtime.paths));
+    of_runtime.pinned.insert(of_runtime.pinned.end(), extents.begin(), extents.end());
+  }
   return ok();
 }
 

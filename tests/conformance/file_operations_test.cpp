@@ -247,6 +247,24 @@ TEST_P(FileOperations, ListsTheNamesInOrder) {
   EXPECT_EQ(list(), (Names{"B", "a", "b", "manifest.10", "manifest.9"}));
 }
 
+TEST_P(FileOperations, MakesADirectoryOfItsOwnerAlone) {
+  ASSERT_TRUE(files().create_directory(at("run")));
+
+  make("run/file", "text");
+  EXPECT_EQ(list(), (Names{"run"}));
+  EXPECT_EQ(files().list(at("run")).value(), (Names{"file"}));
+  if (!bench_->disk) {
+    const auto mode = std::filesystem::status(at("run")).permissions();
+    EXPECT_EQ(mode, std::filesystem::perms::owner_all);
+  }
+  expect(files().create_directory(at("run")).error(), ErrorCode::already_exists,
+         "FileSystem::create_directory", at("run"));
+  expect(files().create_directory(at("run/file")).error(), ErrorCode::already_exists,
+         "FileSystem::create_directory", at("run/file"));
+  expect(files().create_directory(at("none/run")).error(), ErrorCode::not_found,
+         "FileSystem::create_directory", at("none/run"));
+}
+
 TEST_P(FileOperations, LetsOneOwnerHaveADirectory) {
   bench_->make_directory(at("other"));
   {

@@ -99,11 +99,13 @@ struct RunOptions {
   std::uint32_t paths = 1;  ///< swap files of each rank
   /// The simulated disk of a rank; empty: all are alike. Without a seed, it takes its time on the steady clock.
   std::function<tiers::SimDisk::Options(std::uint32_t rank)> disk;
+  /// Disks that outlive the run, one for each rank; instead of `disk`.
+  std::vector<tiers::SimDisk*> disks = {};
   /// Faults of the first simulated path of rank `faulty_rank`.
   tiers::FaultPlan faults;
   std::uint32_t faulty_rank = 0;
 
-  [[nodiscard]] bool has_simulated_disks() const { return seed || disk; }
+  [[nodiscard]] bool has_simulated_disks() const { return seed || disk || !disks.empty(); }
   /// A place in the trainer's program. `attempt` counts the abandoned attempts of the step.
   struct ProgramPoint {
     std::uint32_t rank, step, attempt, micro_batch, unit;
@@ -117,6 +119,7 @@ struct RunOptions {
   std::function<void(Engine&, tiers::Stream&)> before_initialize;
   /// Steps before this one are not trained; set `restore` then.
   std::uint32_t first_step = 0;
+  bool begins_where_restored = false;  ///< instead, with the step after those that `restore` has restored
   /// Called instead of initialize(), and after the last step; both on the rank's thread.
   std::function<Result<void>(Engine&)> restore, after_steps;
   /// Changes the configuration of the engine but not that of the plan.

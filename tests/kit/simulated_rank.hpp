@@ -51,7 +51,10 @@ class SimulatedRank final : public swap::IdleHandler {
                        },
                    .engine_destroyed = [this, &result](swap::Runtime& runtime) { collect(runtime, result); }},
          .beside = std::move(beside)});
-    if (!created) return created.error();
+    if (!created) {
+      device_ = nullptr;  // it existed
+      return created.error();
+    }
     rank_ = std::move(*created);
     runtime_ = &rank_->runtime();
     for (std::size_t engine = 0; engine <= options_.beside.size(); ++engine) {
@@ -151,7 +154,8 @@ class SimulatedRank final : public swap::IdleHandler {
       if (outcome) outcome = std::move(of_part);
     };
     const bool alone = programs_.size() == 1;
-    for (std::uint32_t step = options_.first_step; step < options_.steps && (outcome || !alone); ++step) {
+    for (std::uint32_t step = first_step_of(options_, rank_->engine());
+         step < options_.steps && (outcome || !alone); ++step) {
       keep(each(evaluate));
       keep(each([step](Program& program) {
         return program.evaluates() ? ok() : program.trainer.train_step(step, program.result);
@@ -303,7 +307,8 @@ class SimulatedRank final : public swap::IdleHandler {
   penstock::test::RankScheduler* scheduler_;
   tiers::SimClock& clock_;
   std::vector<SimulatedRank*>& all_;
-  tiers::SimDisk disk_{options_.disk ? options_.disk(number_) : tiers::SimDisk::Options()};
+  tiers::SimDisk own_disk_{options_.disk ? options_.disk(number_) : tiers::SimDisk::Options()};
+  tiers::SimDisk& disk_ = options_.disks.empty() ? own_disk_ : *options_.disks[number_];
   std::vector<tiers::SimEngine*> sim_engines_;  // that this thread drives
   std::vector<tiers::FaultEngine*> fault_engines_;
   std::optional<parallel::Workers> workers_;

@@ -75,7 +75,7 @@ Result<void> Trainer::open(RunResult& result) {
 }
 
 Result<void> Trainer::train(RunResult& result) {
-  for (std::uint32_t step = options_.first_step; step < options_.steps; ++step)
+  for (std::uint32_t step = first_step_of(options_, engine_); step < options_.steps; ++step)
     PENSTOCK_TRY(train_step(step, result));
   return finish(result);
 }

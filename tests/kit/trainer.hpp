@@ -84,6 +84,10 @@ class Trainer {
   std::uint32_t attempt_ = 0, evaluations_ = 0;
 };
 
+[[nodiscard]] inline std::uint32_t first_step_of(const RunOptions& options, const Engine& engine) {
+  return options.begins_where_restored ? static_cast<std::uint32_t>(engine.completed_steps())
+                                       : options.first_step;
+}
 [[nodiscard]] float initial_value(ParameterId parameter, std::uint64_t element);
 /// The value that the backward writes for one element, before rounding.
 [[nodiscard]] float fake_gradient(float weight, std::uint32_t rank, std::uint32_t step,

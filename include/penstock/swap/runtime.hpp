@@ -87,6 +87,12 @@ class Runtime {
   /// Returns the error of the first write-behind that failed, once; does not wait.
   Result<void> check_stores();
 
+  /// The same, and makes the bytes of all extents durable: they are there after a power cut.
+  ///
+  /// Errors: those of flush(); io, of a swap file whose writes may be lost: its path is out of use then, and what is on
+  /// it is stored elsewhere.
+  Result<void> sync();
+
   /// Keeps the current contents of the extent of `tensor` until release_generation(generation): the next store writes
   /// another extent. Several generations may pin one extent.
   ///

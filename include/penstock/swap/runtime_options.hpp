@@ -6,6 +6,7 @@
 #include <penstock/tiers/io/file_counters.hpp>
 #include <penstock/tiers/io/file_system.hpp>
 #include <penstock/tiers/io/io_engine.hpp>
+#include <penstock/tiers/store/tensor.hpp>
 #include <penstock/tiers/tier.hpp>
 
 #include <array>
@@ -39,6 +40,9 @@ enum class Eviction : std::uint8_t {
 struct PathOptions {
   std::filesystem::path directory;
   ByteCount capacity;  ///< maximum length of the swap file
+  /// Its name in `directory`; empty: it has none, and ends with the process. An existing file is used again, with the
+  /// bytes that RuntimeOptions::pinned names.
+  std::string file_name = {};
   /// Bytes of it that are allocated on the disk at create; none: all.
   std::optional<ByteCount> reserved = {};
   double weight = 1;                 ///< > 0; the path gets weight / (sum of all weights) of the bytes
@@ -91,6 +95,12 @@ struct HeldLeases {
   std::uint32_t count = 0;
   ByteCount waits_for;  ///< size of that tensor, at most
 };
+/// A byte range of a swap file to which a generation of an earlier process refers.
+struct PinnedExtent {
+  tiers::Extent extent;
+  std::uint64_t generation = 0;
+  tiers::Purpose purpose{};
+};
 /// What one user takes of a runtime that it may share with others. Example of a user: a zero::Engine.
 struct RuntimeUse {
   std::uint32_t owner = 0;              ///< in the keys of its tensors
@@ -125,6 +135,8 @@ struct RuntimeOptions {
   SwapNeed swap_need = {};
   /// Returned by the first take_messages(), before the runtime's own.
   std::vector<std::string> messages = {};
+  /// Bytes of existing swap files that stay until Runtime::release_generation(generation).
+  std::vector<PinnedExtent> pinned = {};
   Eviction eviction = Eviction::planned;
   ByteCount lookahead = 64_MiB;  ///< maximum number of bytes loaded before their use is requested
   Executor* executor = nullptr;  ///< computes checksums; null: the mover thread does. Outlives the runtime

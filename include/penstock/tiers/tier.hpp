@@ -25,8 +25,9 @@ enum class Purpose : std::uint8_t {
   checkpoint,       ///< activations that a trainer keeps from forward to backward
   staging,  ///< host copies of tensors on disk, and gradients on their way from the device to their shard
   parked,   ///< what has left its place, see zero::Engine::park()
+  commit,   ///< copies of what is only in memory, see zero::Engine::commit()
 };
-inline constexpr std::size_t purpose_count = 9;
+inline constexpr std::size_t purpose_count = 10;
 
 [[nodiscard]] constexpr std::string_view to_string(Tier tier) {
   constexpr std::array<std::string_view, tier_count> names = {"device", "host", "nvme"};
@@ -36,7 +37,7 @@ inline constexpr std::size_t purpose_count = 9;
 [[nodiscard]] constexpr std::string_view to_string(Purpose purpose) {
   constexpr std::array<std::string_view, purpose_count> names = {
       "parameter shards", "gathered flats", "full gradients", "gradient shards", "optimizer tiles",
-      "scratch",          "checkpoints",    "staging",        "parked"};
+      "scratch",          "checkpoints",    "staging",        "parked",          "commits"};
   const auto index = static_cast<std::size_t>(purpose);
   return index < names.size() ? names[index] : "unknown";
 }

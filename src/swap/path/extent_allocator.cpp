@@ -68,6 +68,20 @@ void ExtentAllocator::pin(const tiers::Extent& extent, std::uint64_t generation,
   }
 }
 
+bool ExtentAllocator::pin_earlier(const tiers::Extent& extent, std::uint64_t generation,
+                                  tiers::Purpose purpose) {
+  const auto found = pins_.find(key(extent));
+  if (found == pins_.end()) {
+    if (extent.path >= paths_.size()) return false;
+    if (!paths_[extent.path].space.allocate_at({extent.offset.value(), extent.length.value()})) return false;
+  } else if (found->second.extent != extent) {
+    return false;
+  }
+  pin(extent, generation, purpose);
+  pins_.at(key(extent)).left = true;
+  return true;
+}
+
 std::vector<std::pair<tiers::Extent, tiers::Purpose>> ExtentAllocator::release_generation(
     std::uint64_t generation) {
   std::vector<std::pair<tiers::Extent, tiers::Purpose>> freed;

@@ -46,6 +46,10 @@ class ExtentAllocator {
 
   /// Keeps the allocated `extent` until release_generation(generation), which returns `purpose` with it.
   void pin(const tiers::Extent& extent, std::uint64_t generation, tiers::Purpose purpose);
+  /// Pins an extent of an earlier process, which no tensor uses. False if a part of it is in use, unless another
+  /// generation pins the same extent.
+  [[nodiscard]] bool pin_earlier(const tiers::Extent& extent, std::uint64_t generation,
+                                 tiers::Purpose purpose);
   [[nodiscard]] bool pinned(const tiers::Extent& extent) const { return pins_.contains(key(extent)); }
   /// Ends the pins of `generation`. Returns the extents that are free now, because no tensor uses them either.
   std::vector<std::pair<tiers::Extent, tiers::Purpose>> release_generation(std::uint64_t generation);

@@ -136,11 +136,31 @@ Result<std::unique_ptr<Path>> Path::create(const PathOptions& wanted) {
   return std::unique_ptr<Path>(new Path(std::move(opened)));
 }
 
+namespace {
+/// A named one is made durable with its length, so that what is written there later can be.
+Result<tiers::File> swap_file(const PathOptions& options, ByteCount reserved) {
+  tiers::FileSystem& files = *options.file_system;
+  if (options.file_name.empty()) return files.create_scratch(options.directory, reserved, options.direct_io);
+  const std::filesystem::path name = options.directory / options.file_name;
+  auto file = files.open(name, options.direct_io);
+  if (file || file.error().code() != ErrorCode::not_found) return file;
+  file = files.create(name, reserved, options.direct_io);
+  if (!file) return file;
+  PENSTOCK_TRY(file->sync());
+  PENSTOCK_TRY(files.sync_directory(options.directory));
+  return file;
+}
+}  // namespace
+
 Result<Path::Opened> Path::open(PathOptions options, ByteCount reserved) {
-  PENSTOCK_TRY_ASSIGN(auto file,
-                      options.file_system->create_scratch(options.directory, reserved, options.direct_io));
+  PENSTOCK_TRY_ASSIGN(auto file, swap_file(options, reserved));
+  if (!options.file_name.empty()) {
+    // What is pinned in an existing file may be anywhere in it.
+    PENSTOCK_TRY_ASSIGN(const ByteCount length, file.size());
+    options.capacity = std::max(options.capacity, length);
+  }
   std::string growth_note;
-  if (reserved < options.capacity) {
+  if (reserved < options.capacity || !options.file_name.empty()) {
     if (auto extended = file.extend(options.capacity); !extended) {
       growth_note = "may not grow: " + extended.error().message();
       options.capacity = reserved;

@@ -151,6 +151,10 @@ class HostResidency {
   ///
   /// Errors: invalid_argument, when the newest contents are not stored.
   Result<void> pin_extent(tiers::TensorId tensor, std::uint64_t generation);
+  /// Keeps bytes of an earlier process, which no tensor uses. Errors: invalid_argument, when they are in use.
+  Result<void> pin_earlier(const PinnedExtent& pinned);
+  /// A flush of the path's file failed: any of its writes since the last one may be lost. The path is out of use.
+  void note_lost_writes(std::uint32_t path, const Error& error);
   /// Frees the extents that no other generation pins and no tensor uses.
   void release_generation(std::uint64_t generation);
 

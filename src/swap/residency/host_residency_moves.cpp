@@ -203,6 +203,26 @@ Result<void> HostResidency::pin_extent(TensorId tensor, std::uint64_t generation
   return ok();
 }
 
+Result<void> HostResidency::pin_earlier(const PinnedExtent& pinned) {
+  const Extent& extent = pinned.extent;
+  if (!extents_.pin_earlier(extent, pinned.generation, pinned.purpose)) {
+    return Error::invalid_argument("Runtime::create")
+        .object("pinned")
+        .reason("the bytes overlap others, are misaligned, or are beyond the end of the swap file")
+        .at(extent.offset)
+        .got(to_string(extent.length) + " of path " + std::to_string(extent.path));
+  }
+  ledger_.predict(tiers::Tier::nvme, pinned.purpose, extent.length);
+  ledger_.hold(tiers::Tier::nvme, pinned.purpose, extent.length);
+  return ok();
+}
+
+void HostResidency::note_lost_writes(std::uint32_t path, const Error& error) {
+  evacuation_.note_fault({.path = path}, Error(ErrorCode::failed_state, "Runtime::sync")
+                                             .reason("writes may be lost: a flush has failed")
+                                             .note("cause   " + error.message()));
+}
+
 void HostResidency::release_generation(std::uint64_t generation) {
   for (const auto& [extent, purpose] : extents_.release_generation(generation)) {
     ledger_.give_back(tiers::Tier::nvme, purpose, extent.length);

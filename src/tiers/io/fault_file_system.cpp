@@ -157,6 +157,13 @@ Result<void> FaultFileSystem::remove(const std::filesystem::path& path) {
   return state_->wrapped.remove(path);
 }
 
+Result<void> FaultFileSystem::create_directory(const std::filesystem::path& path) {
+  if (const auto fault = state_->next_fault(Operation::create_directory)) {
+    return file_error("FileSystem::create_directory", path.string(), fault->error);
+  }
+  return state_->wrapped.create_directory(path);
+}
+
 Result<std::vector<std::string>> FaultFileSystem::list(const std::filesystem::path& directory) {
   if (const auto fault = state_->next_fault(Operation::list)) {
     return file_error("FileSystem::list", directory.string(), fault->error);

@@ -120,6 +120,11 @@ class RealFileSystem final : public FileSystem {
     return file_error("FileSystem::remove", path.string(), errno);
   }
 
+  Result<void> create_directory(const std::filesystem::path& path) override {
+    if (::mkdir(kernel_name(path), 0700) == 0) return ok();
+    return file_error("FileSystem::create_directory", path.string(), errno);
+  }
+
   Result<std::vector<std::string>> list(const std::filesystem::path& directory) override {
     std::vector<std::string> names;
     std::error_code error;

@@ -38,6 +38,7 @@ std::uint64_t SimDisk::flush_count() const {
 
 Result<File> SimDisk::create_scratch(const std::filesystem::path& directory, ByteCount size,
                                      DirectIo direct) {
+  if (!state_->change()) return file_error("FileSystem::create_scratch", directory.string(), EIO);
   auto file = state_->make_file(size, /*named=*/false);
   if (file == nullptr) {
     return reserve_error("FileSystem::create_scratch", directory, size, ENOSPC, free_space(directory));
@@ -47,6 +48,7 @@ Result<File> SimDisk::create_scratch(const std::filesystem::path& directory, Byt
 
 Result<File> SimDisk::create(const std::filesystem::path& path, ByteCount size, DirectIo direct) {
   constexpr const char* operation = "FileSystem::create";
+  if (!state_->change()) return file_error(operation, path.string(), EIO);
   if (!state_->names.is_directory(path.parent_path())) return file_error(operation, path.string(), ENOENT);
   if (state_->names.find(path) || state_->names.is_directory(path))
     return file_error(operation, path.string(), EEXIST);
@@ -57,6 +59,7 @@ Result<File> SimDisk::create(const std::filesystem::path& path, ByteCount size, 
 }
 
 Result<File> SimDisk::open(const std::filesystem::path& path, DirectIo direct) {
+  if (!state_->has_power) return file_error("FileSystem::open", path.string(), EIO);
   auto file = state_->names.find(path);
   if (!file)
     return file_error("FileSystem::open", path.string(), state_->names.is_directory(path) ? EISDIR : ENOENT);
@@ -64,6 +67,7 @@ Result<File> SimDisk::open(const std::filesystem::path& path, DirectIo direct) {
 }
 
 Result<void> SimDisk::rename(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (!state_->change()) return file_error("FileSystem::rename", renamed(from, to), EIO);
   int error = 0;
   if (!state_->names.find(from) || !state_->names.is_directory(to.parent_path())) error = ENOENT;
   if (error == 0 && state_->names.is_directory(to)) error = EISDIR;
@@ -73,6 +77,7 @@ Result<void> SimDisk::rename(const std::filesystem::path& from, const std::files
 }
 
 Result<void> SimDisk::remove(const std::filesystem::path& path) {
+  if (!state_->change()) return file_error("FileSystem::remove", path.string(), EIO);
   if (!state_->names.find(path)) {
     return file_error("FileSystem::remove", path.string(),
                       state_->names.is_directory(path) ? EISDIR : ENOENT);
@@ -81,13 +86,25 @@ Result<void> SimDisk::remove(const std::filesystem::path& path) {
   return ok();
 }
 
+Result<void> SimDisk::create_directory(const std::filesystem::path& path) {
+  constexpr const char* operation = "FileSystem::create_directory";
+  if (!state_->change()) return file_error(operation, path.string(), EIO);
+  if (!state_->names.is_directory(path.parent_path())) return file_error(operation, path.string(), ENOENT);
+  if (state_->names.find(path) || state_->names.is_directory(path))
+    return file_error(operation, path.string(), EEXIST);
+  state_->names.make_directory(path);
+  return ok();
+}
+
 Result<std::vector<std::string>> SimDisk::list(const std::filesystem::path& directory) {
+  if (!state_->has_power) return file_error("FileSystem::list", directory.string(), EIO);
   if (!state_->names.is_directory(directory))
     return file_error("FileSystem::list", directory.string(), ENOENT);
   return state_->names.list(directory);
 }
 
 Result<void> SimDisk::sync_directory(const std::filesystem::path& directory) {
+  if (!state_->change()) return sync_error("FileSystem::sync_directory", directory.string(), EIO);
   if (!state_->names.is_directory(directory)) {
     return file_error("FileSystem::sync_directory", directory.string(), ENOENT);
   }
@@ -101,6 +118,7 @@ Result<void> SimDisk::sync_directory(const std::filesystem::path& directory) {
 
 Result<DirectoryLock> SimDisk::lock(const std::filesystem::path& directory) {
   const std::filesystem::path path = SimNames::normal(directory / DirectoryLock::file_name);
+  if (!state_->change()) return file_error("FileSystem::lock", path.string(), EIO);
   if (!state_->names.is_directory(directory)) return file_error("FileSystem::lock", path.string(), ENOENT);
   const bool held = std::any_of(state_->locks.begin(), state_->locks.end(),
                                 [&](const auto& lock) { return lock.second == path; });
@@ -125,11 +143,33 @@ void SimDisk::fail_syncs(std::uint64_t count, std::uint64_t seed) {
   state_->sync_random = seed;
 }
 
+void SimDiskState::cut_power(std::uint64_t seed) {
+  for (SimEngine* engine : engines) engine->lose_power(seed);
+  names.lose_power(seed);
+  open.clear();
+  locks.clear();
+}
+
 void SimDisk::power_cut(std::uint64_t seed) {
-  for (SimEngine* engine : state_->engines) engine->lose_power(seed);
-  state_->names.lose_power(seed);
-  state_->open.clear();
-  state_->locks.clear();
+  state_->cut_power(seed);
+}
+
+void SimDisk::power_cut_after(std::uint64_t count, std::uint64_t seed) {
+  state_->power_ends_at = state_->change_count + count;
+  state_->power_seed = seed;
+}
+
+void SimDisk::power_on() {
+  state_->has_power = true;
+  state_->power_ends_at = ~std::uint64_t{0};
+}
+
+bool SimDisk::has_power() const {
+  return state_->has_power;
+}
+
+std::uint64_t SimDisk::change_count() const {
+  return state_->change_count;
 }
 
 HostSpan SimDisk::bytes(FileHandle file) {
@@ -149,6 +189,7 @@ Result<ByteCount> SimDisk::size(const File::Properties& file) {
 }
 
 Result<void> SimDisk::extend(const File::Properties& file, ByteCount size) {
+  if (!state_->change()) return extend_error(file.name, size, EIO);
   SimFile* const found = state_->find(file.handle);
   if (found == nullptr) return extend_error(file.name, size, EBADF);
   if (size > found->size() && !got_memory([&] { found->grow(size); }))
@@ -157,6 +198,7 @@ Result<void> SimDisk::extend(const File::Properties& file, ByteCount size) {
 }
 
 Result<void> SimDisk::read(const File::Properties& file, FileOffset offset, HostSpan into) {
+  if (!state_->has_power) return transfer_error("File::read", file.name, offset, into.size(), EIO);
   const std::int64_t moved =
       file.direct && state_->misaligned(offset, into) ? -EINVAL : state_->read_at(file.handle, offset, into);
   if (moved < 0)
@@ -167,6 +209,7 @@ Result<void> SimDisk::read(const File::Properties& file, FileOffset offset, Host
 }
 
 Result<void> SimDisk::write(const File::Properties& file, FileOffset offset, ConstHostSpan bytes) {
+  if (!state_->change()) return transfer_error("File::write", file.name, offset, bytes.size(), EIO);
   const std::int64_t moved = file.direct && state_->misaligned(offset, bytes)
                                  ? -EINVAL
                                  : state_->write_at(file.handle, offset, bytes);
@@ -175,6 +218,7 @@ Result<void> SimDisk::write(const File::Properties& file, FileOffset offset, Con
 }
 
 Result<void> SimDisk::sync(const File::Properties& file) {
+  if (!state_->change()) return sync_error("File::sync", file.name, EIO);
   SimFile* const found = state_->find(file.handle);
   const int error = found != nullptr ? state_->sync(*found, found->change_count()) : EBADF;
   if (error != 0) return sync_error("File::sync", file.name, error);

@@ -58,6 +58,15 @@ std::int64_t SimDiskState::write_at(FileHandle handle, FileOffset offset, ConstH
   return static_cast<std::int64_t>(bytes.size().value());
 }
 
+bool SimDiskState::change() noexcept {
+  if (has_power && change_count == power_ends_at) {
+    has_power = false;
+    cut_power(power_seed);
+  }
+  if (has_power) ++change_count;
+  return has_power;
+}
+
 int SimDiskState::sync(SimFile& file, std::uint64_t changes) noexcept {
   if (next_sync_fails()) {
     file.lose_some(changes, sync_random);

@@ -43,6 +43,10 @@ struct SimDiskState {
   [[nodiscard]] std::int64_t read_at(FileHandle handle, FileOffset offset, HostSpan into) const noexcept;
   [[nodiscard]] std::int64_t write_at(FileHandle handle, FileOffset offset, ConstHostSpan bytes) noexcept;
 
+  /// Counts an operation that changes the disk. False without power.
+  [[nodiscard]] bool change() noexcept;
+  void cut_power(std::uint64_t seed);
+
   /// Whether this sync fails, and counts it.
   [[nodiscard]] bool next_sync_fails() noexcept { return syncs_to_fail > 0 && syncs_to_fail-- > 0; }
   /// Makes the first `changes` of `file` durable. 0, or the errno of a sync that fails.
@@ -50,7 +54,10 @@ struct SimDiskState {
 
   const SimDisk::Options options;
   ByteCount used;  // files add their reserved bytes, so that it outlives them
-  std::uint64_t flush_count = 0;
+  std::uint64_t flush_count = 0, change_count = 0;
+  std::uint64_t power_ends_at = ~std::uint64_t{0};  // a change_count
+  std::uint64_t power_seed = 0;                     // of the cut then
+  bool has_power = true;
   std::uint64_t syncs_to_fail = 0;
   std::uint64_t sync_random = 0;  // chooses what they lose
   SimNames names;

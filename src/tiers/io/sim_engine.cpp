@@ -25,6 +25,8 @@ struct SimEngine::State {
     std::uint64_t changes = 0;  // of the file when a flush was submitted: the flush makes these durable
   };
   [[nodiscard]] std::int64_t perform(const Pending& completed) noexcept;
+  /// The same, while the disk has power.
+  [[nodiscard]] std::int64_t perform_counted(const Pending& completed) noexcept;
 
   SimDiskState& disk;
   const SimClock& clock;
@@ -51,6 +53,11 @@ std::int64_t SimEngine::State::perform(const Pending& completed) noexcept {
   const HostSpan bytes = request.buffer.subspan(0_B, std::min(request.buffer.size(), request_max));
   return request.operation == IoOperation::read ? disk.read_at(request.file, request.offset, bytes)
                                                 : disk.write_at(request.file, request.offset, bytes);
+}
+
+std::int64_t SimEngine::State::perform_counted(const Pending& completed) noexcept {
+  const bool reads = completed.request.operation == IoOperation::read;
+  return (reads ? disk.has_power : disk.change()) ? perform(completed) : -EIO;
 }
 
 SimEngine::SimEngine(SimDisk& disk, const SimClock& clock, std::uint64_t seed, std::uint32_t depth)
@@ -101,7 +108,7 @@ std::size_t SimEngine::reap(std::span<IoCompletion> completions, TimePoint) noex
       ++at;
       continue;
     }
-    state_->done.push_back({at->request.tag, state_->perform(*at)});
+    state_->done.push_back({at->request.tag, state_->perform_counted(*at)});
     at = state_->pending.erase(at);
   }
   const std::size_t count = std::min(completions.size(), state_->done.size());

@@ -22,6 +22,10 @@ std::vector<std::string> SimNames::list(const Path& directory) const {
   for (const auto& [path, file] : names_) {
     if (path.parent_path() == normal(directory)) names.push_back(path.filename().string());
   }
+  for (const Path& path : directories_) {
+    if (path.has_filename() && path.parent_path() == normal(directory))
+      names.push_back(path.filename().string());
+  }
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -45,6 +45,8 @@ class BlockTable {
   [[nodiscard]] std::optional<std::size_t> first_mismatch(ConstHostSpan payload) const noexcept;
 
   [[nodiscard]] const Record& record(std::size_t index) const { return records_[index]; }
+  /// Continues from the record of an earlier process.
+  void set_record(std::size_t index, const Record& record) { records_[index] = record; }
 
   /// The optimizer step of all contents, as set by the caller that updates them; 0 initially. Safe from any thread: a
   /// step that leaves the contents as they are is set while they are stored.

@@ -33,6 +33,23 @@ std::optional<RangeAllocator::Range> RangeAllocator::allocate(std::uint64_t leng
   return Range{begin, rounded};
 }
 
+bool RangeAllocator::allocate_at(Range range) {
+  if (range.length == 0 || range.begin % granule_ != 0 || range.length % granule_ != 0) return false;
+  if (range.begin > size_ || range.length > size_ - range.begin) return false;
+  const std::uint64_t end = range.begin + range.length;
+  auto gap = std::upper_bound(gaps_.begin(), gaps_.end(), range.begin,
+                              [](std::uint64_t begin, const Range& one) { return begin < one.begin; });
+  if (gap == gaps_.begin()) return false;
+  --gap;
+  const std::uint64_t gap_end = gap->begin + gap->length;
+  if (end > gap_end) return false;
+  free_total_ -= range.length;
+  if (end < gap_end) gap = std::prev(gaps_.insert(std::next(gap), {end, gap_end - end}));
+  gap->length = range.begin - gap->begin;
+  if (gap->length == 0) gaps_.erase(gap);
+  return true;
+}
+
 void RangeAllocator::release(Range range) {
   PENSTOCK_CHECK(range.length > 0 && range.begin + range.length <= size_);
   const auto end_of = [](const Range& gap) { return gap.begin + gap.length; };

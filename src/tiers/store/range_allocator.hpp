@@ -26,7 +26,9 @@ class RangeAllocator {
 
   /// A range of at least `length` (> 0); nothing if no gap is long enough.
   [[nodiscard]] std::optional<Range> allocate(std::uint64_t length, End end = End::low);
-  /// Frees a range that allocate() returned.
+  /// Allocates `range`, whose bounds are multiples of the granule. False if it is not free as a whole, or misaligned.
+  [[nodiscard]] bool allocate_at(Range range);
+  /// Frees a range that was allocated.
   void release(Range range);
 
   [[nodiscard]] std::uint64_t free_total() const { return free_total_; }

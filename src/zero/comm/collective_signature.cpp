@@ -12,6 +12,7 @@ std::string to_string(const CollectiveSignature& signature) {
       case Subject::step_outcome: return "step outcome";
       case Subject::digest: return "digest";
       case Subject::park: return "park";
+      case Subject::commit: return "commit";
     }
     return "unknown";
   };

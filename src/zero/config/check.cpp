@@ -199,11 +199,21 @@ void check_offload(const Config& config, Violations& violations) {
          "nvme_path, a list for several directories"});
   }
 
+  if (config.is_durable() && config.penstock.integrity == Integrity::off) {
+    violations.push_back(
+        {{"penstock.integrity", "penstock.durable_directory"},
+         "a run with a durable_directory needs \"checksum\": what a later process reads is verified"});
+  }
+  for (const std::filesystem::path& directory : config.penstock.durable_directories) {
+    if (directory.native().find('\0') == std::string::npos) continue;
+    violations.push_back(
+        {{"penstock.durable_directory"}, "wanted the name of a directory, got a text with a NUL character"});
+  }
   const std::size_t paths = config.swap_directories().size();
   const auto one_for_each = [&](std::string_view key, std::size_t count) {
     if (count == 0 || paths == 0 || count == paths) return;
     violations.push_back({{key, param_path, optimizer_path, param_device, optimizer_device},
-                          "wanted one number for each directory of nvme_path, " + std::to_string(paths) +
+                          "wanted one number for each directory of swap files, " + std::to_string(paths) +
                               ", got " + std::to_string(count)});
   };
   one_for_each("penstock.path_weights", config.penstock.path_weights.size());

@@ -82,6 +82,9 @@ Result<void> Config::validate() const {
 
 const std::vector<std::filesystem::path>& Config::swap_directories() const {
   static const std::vector<std::filesystem::path> none;
+  const bool uses_disk =
+      offload_param.device == OffloadDevice::nvme || offload_optimizer.device == OffloadDevice::nvme;
+  if (is_durable()) return uses_disk ? penstock.durable_directories : none;
   if (offload_param.device == OffloadDevice::nvme) return offload_param.nvme_paths;
   return offload_optimizer.device == OffloadDevice::nvme ? offload_optimizer.nvme_paths : none;
 }

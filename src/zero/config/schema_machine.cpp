@@ -106,6 +106,16 @@ constexpr Key keys[] = {
      .unset = "as sysfs says",
      .field = own<&PenstockConfig::rank_nodes>,
      .read_by = runtime},
+    {.path = "penstock.durable_directory",
+     .kind = paths,
+     .help = "directories, one on each drive, in which Engine::commit() keeps the run so that a later "
+             "process can "
+             "continue it; they replace nvme_path as the place of swap files. Each run has its own",
+     .bytes = "nvme: twice the masters and moments; the last commit stays while the next one is written",
+     .nullable = true,
+     .unset = "none",
+     .field = own<&PenstockConfig::durable_directories>,
+     .read_by = plan},
     {.path = "penstock.io_deadline_seconds",
      .kind = count,
      .help = "time limit of one request, after which the swap file is not used any more, and of each file "

@@ -57,6 +57,16 @@ Result<void> check_plan(const Engine::Options& options) {
           "penstock.update_split to ratio");
 }
 
+/// Checks that a durable run has a directory.
+Result<void> check_directory(const Engine::Options& options) {
+  if (options.config.is_durable() == (options.directory != nullptr)) return ok();
+  return Error::invalid_argument("Engine::create")
+      .object("directory")
+      .reason("a directory and penstock.durable_directory belong together")
+      .wanted(options.config.is_durable() ? "a directory" : "none")
+      .advice("create the engine with a zero::Rank, which opens it");
+}
+
 /// Checks that there is an update function if the configuration says so.
 Result<void> check_update_function(const Engine::Options& options) {
   const cpu_adam::Optimizer type = options.config.optimizer.type;
@@ -95,6 +105,7 @@ Result<std::unique_ptr<Engine>> Engine::create(Options options) {
   std::shared_ptr<EngineState> state;
   const auto open = [&]() -> Result<void> {
     PENSTOCK_TRY(options.config.validate());
+    PENSTOCK_TRY(check_directory(options));
     PENSTOCK_TRY(check_update_function(options));
     if (options.config.optimizer.type == cpu_adam::Optimizer::muon)
       PENSTOCK_TRY(cpu_adam::MatrixProduct::instance());
@@ -123,7 +134,7 @@ Result<void> Engine::read_states(const StateSink& sink) {
 }
 Result<void> Engine::restore(std::uint64_t step, const StateSource& source) {
   PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::restore"));
-  return state_->restore("Engine::restore", step, source);
+  return state_->restore(step, source);
 }
 std::uint64_t Engine::completed_steps() const {
   return state_->completed_steps();
@@ -224,6 +235,14 @@ Result<ParkReport> Engine::park(tiers::Tier to, ParkKinds kinds,
 Result<ParkReport> Engine::unpark() {
   PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::unpark"));
   return state_->unpark();
+}
+Result<CommitReport> Engine::commit(std::span<const std::byte> client) {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::commit"));
+  return state_->commit(client);
+}
+Result<std::optional<Resumed>> Engine::resume() {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::resume"));
+  return state_->resume();
 }
 ParkKinds Engine::parked() const {
   return state_->parked();

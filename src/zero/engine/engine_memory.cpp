@@ -223,6 +223,12 @@ void EngineState::predict() {
   ledger.predict(Tier::nvme, Purpose::parameter_shard, plan.disk_shards);
   ledger.predict(Tier::nvme, Purpose::gradient_shard, plan.disk_gradients);
   ledger.predict(Tier::nvme, Purpose::optimizer_tile, plan.disk_tiles);
+  if (options_.config.is_durable()) {
+    const ByteCount of_shards = plan.swap_committed - plan.disk_tiles;
+    ledger.predict(Tier::nvme, Purpose::optimizer_tile, plan.disk_tiles);
+    ledger.predict(Tier::nvme, Purpose::parameter_shard, of_shards);
+    ledger.predict(Tier::nvme, Purpose::commit, plan.committed_copies * 2);
+  }
   // Shards are read ahead for a step that may not come.
   ledger.predict_traffic(Purpose::parameter_shard, plan.disk_shards, {});
 }

@@ -155,7 +155,7 @@ Result<void> EngineState::agree(const char* operation, ParkCall call, const Park
 /// Nothing is released yet.
 Result<std::unique_ptr<ParkedContents>> EngineState::copy_contents(
     tiers::Tier to, ParkKinds kinds, const std::vector<std::filesystem::path>& directories) {
-  std::vector<ParkedRange> ranges = device_contents_of(kinds);
+  std::vector<MemoryRange> ranges = device_contents_of(kinds);
   if (to == tiers::Tier::host) {
     auto copied = ParkedMemory::copy(context_, ranges);
     if (copied) return std::unique_ptr<ParkedContents>(*std::move(copied));
@@ -169,13 +169,12 @@ Result<std::unique_ptr<ParkedContents>> EngineState::copy_contents(
   for (HostRange& one : host_ranges_of(kinds)) {
     if (one.has_contents) ranges.push_back(std::move(one.range));
   }
-  swap::RuntimeOptions options = context_.internals.options();
-  std::vector<swap::PathOptions> paths = options.paths;
-  if (!directories.empty()) paths.clear();
+  std::vector<swap::PathOptions> paths;
+  if (directories.empty()) paths = context_.internals.options().paths;
+  for (swap::PathOptions& path : paths) path.file_name.clear();
   for (const auto& directory : directories)
     paths.push_back(path_options(options_.config, directory, directories.size() == 1 ? 1 : 0));
-  PENSTOCK_TRY_ASSIGN(auto stored,
-                      ParkedFiles::store(context_, ranges, std::move(paths), std::move(options)));
+  PENSTOCK_TRY_ASSIGN(auto stored, ParkedFiles::store(context_, ranges, std::move(paths)));
   return std::unique_ptr<ParkedContents>(std::move(stored));
 }
 

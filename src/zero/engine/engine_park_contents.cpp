@@ -17,8 +17,8 @@ std::vector<DeviceRegion*> EngineState::regions_of(ParkKinds kinds) {
   return regions;
 }
 
-std::vector<ParkedRange> EngineState::device_contents_of(ParkKinds kinds) const {
-  std::vector<ParkedRange> ranges;
+std::vector<MemoryRange> EngineState::device_contents_of(ParkKinds kinds) const {
+  std::vector<MemoryRange> ranges;
   const auto add = [&](std::string name, DeviceSpan bytes) {
     if (!bytes.empty()) ranges.push_back({std::move(name), bytes, {}});
   };

@@ -101,6 +101,10 @@ Result<void> EngineState::open() {
     if (!pinned_) add_note("host memory is not pinned for the device: " + pinned.error().message());
   }
   PENSTOCK_TRY(open_memory());
+  if (options_.directory != nullptr) {
+    commits_.emplace(context_, *options_.directory, options_.plan, options_.engine_number);
+    PENSTOCK_TRY(commits_->open());
+  }
   const bool asked = config.cpu_update_ratio < 1 || config.penstock.update_split == UpdateSplit::automatic;
   if (asked && !options_.plan.device_squares)
     add_note("the CPU updates all tiles: the rank has no other device");

@@ -4,6 +4,7 @@
 #include "zero/engine/checkpoint_pipeline.hpp"
 #include "zero/engine/custom_update.hpp"
 #include "zero/engine/device_update.hpp"
+#include "zero/engine/engine_commits.hpp"
 #include "zero/engine/engine_context.hpp"
 #include "zero/engine/gather_pipeline.hpp"
 #include "zero/engine/gradient_pipeline.hpp"
@@ -12,6 +13,7 @@
 #include "zero/engine/optimizer_step.hpp"
 #include "zero/engine/parameter_digest.hpp"
 #include "zero/engine/parked_contents.hpp"
+#include "zero/engine/range_copies.hpp"
 #include "zero/engine/shard_reads.hpp"
 #include "zero/engine/update_sweep.hpp"
 #include "zero/layout/flat_residency.hpp"
@@ -57,7 +59,7 @@ class EngineState : private FlatResidency::Effects {
   /// Begins a call, which ends with the result. Errors: failed_state, while another call runs. Safe from any thread.
   [[nodiscard]] Result<Call> enter(const char* operation);
   Result<void> initialize(const Fill& fill);
-  Result<void> restore(const char* operation, std::uint64_t step, const StateSource& source);
+  Result<void> restore(std::uint64_t step, const StateSource& source);
   Result<void> read_states(const StateSink& sink);
   [[nodiscard]] std::uint64_t completed_steps() const { return context_.completed_steps; }
   [[nodiscard]] std::uint64_t skipped_steps() const { return skipped_steps_; }
@@ -82,6 +84,8 @@ class EngineState : private FlatResidency::Effects {
   Result<ParkReport> park(tiers::Tier to, ParkKinds kinds,
                           const std::vector<std::filesystem::path>& directories);
   Result<ParkReport> unpark();
+  Result<CommitReport> commit(std::span<const std::byte> client);
+  Result<std::optional<Resumed>> resume();
   [[nodiscard]] ParkKinds parked() const { return parking_.kinds; }
   [[nodiscard]] Status status() const;
 
@@ -139,10 +143,10 @@ class EngineState : private FlatResidency::Effects {
 
   // engine_park_contents.cpp
   [[nodiscard]] std::vector<DeviceRegion*> regions_of(ParkKinds kinds);
-  [[nodiscard]] std::vector<ParkedRange> device_contents_of(ParkKinds kinds) const;
+  [[nodiscard]] std::vector<MemoryRange> device_contents_of(ParkKinds kinds) const;
   /// The ranges of host memory that tensors of these kinds keep.
   struct HostRange {
-    ParkedRange range;
+    MemoryRange range;
     bool has_contents;
   };
   [[nodiscard]] std::vector<HostRange> host_ranges_of(ParkKinds kinds) const;
@@ -151,7 +155,13 @@ class EngineState : private FlatResidency::Effects {
   static void relocate(DeviceSpan& range, std::span<const Relocation> relocations);
   void relocate_ranges(std::span<const Relocation> relocations);
 
+  // engine_commit.cpp
+  [[nodiscard]] Result<void> check_durable(const char* operation) const;
+  [[nodiscard]] Result<void> check_new_run(const char* operation) const;
+  Result<void> restore_last(Resumed& resumed);
+
   // parameter_states.cpp
+  Result<void> restore(const char* operation, std::uint64_t step, const StateSource& source);
   Result<void> visit_states(std::span<const cpu_adam::StateKind> kinds, const StateSink& sink);
   Result<void> add_sums_of_peers(ParameterDigest& digest);
 
@@ -197,6 +207,8 @@ class EngineState : private FlatResidency::Effects {
   std::vector<tiers::TensorId> tensors_;      // the tensors that this engine has added to the runtime
   tiers::Stream* gradient_stream_ = nullptr;  // the stream given to the current gradients() call
   bool joined_ = false, pinned_ = false, initialized_ = false;
+  std::optional<EngineCommits> commits_;  // if the run is durable
+  bool resumed_ = false;
   std::uint64_t skipped_steps_ = 0;
   Parking parking_;
   std::array<ByteCount, tiers::tier_count> parked_max_ = {};  // that the ledger predicts

@@ -10,20 +10,6 @@
 
 namespace penstock::zero {
 
-/// A range of memory with contents that leave it, on the device or in host memory: one of the two is empty. The name
-/// appears in messages.
-struct ParkedRange {
-  std::string name;
-  DeviceSpan on_device;
-  HostSpan in_host;
-
-  [[nodiscard]] ByteCount size() const { return on_device.size() + in_host.size(); }
-  [[nodiscard]] ParkedRange part(ByteCount begin, ByteCount length) const;
-};
-
-/// The ranges in parts of at most `part_max`, which have the name of the whole with their first byte.
-[[nodiscard]] std::vector<ParkedRange> divide(const std::vector<ParkedRange>& ranges, ByteCount part_max);
-
 /// Contents of an engine's memory, kept elsewhere with a checksum for each block. Used by the trainer's thread. Its
 /// members that copy block until the copies have ended.
 class ParkedContents {

@@ -1,11 +1,13 @@
 #pragma once
 
 #include "zero/engine/parked_contents.hpp"
+#include "zero/engine/range_copies.hpp"
 
 #include <penstock/swap/runtime.hpp>
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,37 +20,31 @@ class ParkedFiles final : public ParkedContents {
   static constexpr ByteCount part_max = 16_MiB;
   static constexpr ByteCount staging_max = part_max * 4;
 
-  /// Stores `ranges` in files of `paths`, with the executor and the idle handler of `with`, the options of the engine's
-  /// runtime. Precondition: no operation writes the ranges.
+  /// Stores `ranges` in files of `paths`. Precondition: no operation writes the ranges.
   ///
   /// Errors: those of Runtime::create(), naming the directory, before anything is copied; those of a store and of the
   /// device.
   [[nodiscard]] static Result<std::unique_ptr<ParkedFiles>> store(EngineContext& context,
-                                                                  const std::vector<ParkedRange>& ranges,
-                                                                  std::vector<swap::PathOptions> paths,
-                                                                  swap::RuntimeOptions with);
+                                                                  const std::vector<MemoryRange>& ranges,
+                                                                  std::vector<swap::PathOptions> paths);
 
   Result<void> copy_back(EngineContext& context,
                          const std::function<DeviceSpan(DeviceSpan)>& now_at) override;
   [[nodiscard]] ByteCount held(tiers::Tier tier) const override;
   [[nodiscard]] Traffic traffic() const override;
-  [[nodiscard]] std::vector<std::string> take_messages() override { return runtime_->take_messages(); }
+  [[nodiscard]] std::vector<std::string> take_messages() override { return runtime().take_messages(); }
 
  private:
   struct Part {
-    ParkedRange range;
+    MemoryRange range;
     tiers::TensorId tensor{};
   };
-  ParkedFiles(std::unique_ptr<swap::IdleHandler> idle, std::unique_ptr<swap::Runtime> runtime,
-              std::vector<Part> parts)
-      : idle_(std::move(idle)), runtime_(std::move(runtime)), parts_(std::move(parts)) {}
+  ParkedFiles(SideRuntime side, std::vector<Part> parts) : side_(std::move(side)), parts_(std::move(parts)) {}
 
-  Result<void> copy_out(EngineContext& context);
-  /// Ends the lease when the stream has executed the copies from or to it. A device that hangs may use it for ever.
-  static Result<void> finish(EngineContext& context, tiers::Stream& stream, swap::Lease lease);
+  [[nodiscard]] swap::Runtime& runtime() const { return side_.get(); }
+  Result<void> copy_all_out(EngineContext& context);
 
-  std::unique_ptr<swap::IdleHandler> idle_;  // of the runtime; null if it has threads
-  std::unique_ptr<swap::Runtime> runtime_;
+  SideRuntime side_;
   std::vector<Part> parts_;
 };
 

@@ -22,10 +22,10 @@ ByteCount padded(ByteCount size) {
 
 }  // namespace
 
-ParkedMemory::ParkedMemory(tiers::HostArena memory, std::vector<ParkedRange> ranges)
+ParkedMemory::ParkedMemory(tiers::HostArena memory, std::vector<MemoryRange> ranges)
     : memory_(std::move(memory)) {
   ByteCount begin;
-  for (ParkedRange& range : ranges) {
+  for (MemoryRange& range : ranges) {
     const ByteCount size = range.size();
     // The seed is the part's number: bytes of another part do not verify.
     parts_.push_back({std::move(range), memory_.bytes().subspan(begin, size),
@@ -35,10 +35,10 @@ ParkedMemory::ParkedMemory(tiers::HostArena memory, std::vector<ParkedRange> ran
 }
 
 Result<std::unique_ptr<ParkedMemory>> ParkedMemory::copy(EngineContext& context,
-                                                         const std::vector<ParkedRange>& ranges) {
-  std::vector<ParkedRange> parts = divide(ranges, part_max);
+                                                         const std::vector<MemoryRange>& ranges) {
+  std::vector<MemoryRange> parts = divide(ranges, part_max);
   ByteCount size;
-  for (const ParkedRange& part : parts) size += padded(part.size());
+  for (const MemoryRange& part : parts) size += padded(part.size());
   PENSTOCK_TRY_ASSIGN(auto memory, tiers::HostArena::create({.size = size}));
   std::unique_ptr<ParkedMemory> parked(new ParkedMemory(std::move(memory), std::move(parts)));
   PENSTOCK_TRY(parked->copy_out(context));

@@ -3,6 +3,7 @@
 #include "tiers/memory/host_arena.hpp"
 #include "tiers/store/block_table.hpp"
 #include "zero/engine/parked_contents.hpp"
+#include "zero/engine/range_copies.hpp"
 
 #include <cstddef>
 #include <functional>
@@ -19,7 +20,7 @@ class ParkedMemory final : public ParkedContents {
   /// Errors: no_space, where the machine lacks the memory; those of the device. After deadline_exceeded the engine has
   /// failed, and the host memory stays mapped.
   [[nodiscard]] static Result<std::unique_ptr<ParkedMemory>> copy(EngineContext& context,
-                                                                  const std::vector<ParkedRange>& ranges);
+                                                                  const std::vector<MemoryRange>& ranges);
 
   Result<void> copy_back(EngineContext& context,
                          const std::function<DeviceSpan(DeviceSpan)>& now_at) override;
@@ -28,9 +29,9 @@ class ParkedMemory final : public ParkedContents {
   }
 
  private:
-  ParkedMemory(tiers::HostArena memory, std::vector<ParkedRange> ranges);
+  ParkedMemory(tiers::HostArena memory, std::vector<MemoryRange> ranges);
   struct Part {
-    ParkedRange range;
+    MemoryRange range;
     HostSpan copy;
     tiers::BlockTable blocks;
   };

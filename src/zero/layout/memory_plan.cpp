@@ -1,5 +1,6 @@
 #include "cpu_adam/muon_step.hpp"
 #include "tiers/memory/host_arena.hpp"
+#include "zero/layout/commit_parts.hpp"
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/host_staging.hpp"
 #include "zero/layout/padded.hpp"
@@ -249,6 +250,36 @@ Result<ByteCount> disk_tile_bytes(const MemoryPlan& plan, const Config& config, 
   return bytes;
 }
 
+/// Sets what the last commit keeps in the swap files, and what is copied to its own.
+Result<void> plan_commits(MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
+  if (!config.is_durable()) return ok();
+  std::uint64_t number = 0;
+  for (std::size_t f = 0; f < shards.flats().size(); ++f) {
+    const FlatLayout& flat = shards.flats()[f];
+    const bool on_disk = plan.shards_on_disk && f >= plan.flats_in_host;
+    if (commits_parameters(config, flat)) {
+      if (on_disk) plan.swap_committed += padded(flat.shard, config.dtype);
+      for (const TileRange& part : commit_parts(flat.shard, parameter_block(config.dtype))) {
+        if (!on_disk) plan.committed_copies += padded(part.count, config.dtype);
+      }
+    }
+    const cpu_adam::TileLayout layout = tile_layout(config, flat);
+    PENSTOCK_TRY_ASSIGN(const ByteCount block, cpu_adam::block_bytes(layout, cpu_adam::block_elements));
+    for (const TileRange& tile : cut_into_tiles(flat, plan.tile_elements)) {
+      if (!plan.tiles_on_device && !plan.in_host(number++)) {
+        PENSTOCK_TRY_ASSIGN(const ByteCount bytes, padded_tile(config, flat, tile));
+        plan.swap_committed += bytes;
+        continue;
+      }
+      for (const TileRange& part : commit_parts(tile.count, block)) {
+        PENSTOCK_TRY_ASSIGN(const ByteCount bytes, padded_tile(config, flat, part));
+        plan.committed_copies += bytes;
+      }
+    }
+  }
+  return ok();
+}
+
 /// Sets the bytes that are kept in host memory and on disk.
 void predict_held(MemoryPlan& plan, const RankBytes& rank, const HostNeed& need) {
   plan.host_tiles = rank.tiles - plan.disk_tiles;
@@ -263,7 +294,8 @@ void predict_held(MemoryPlan& plan, const RankBytes& rank, const HostNeed& need)
   }
   plan.swap_tensor_max =
       std::max({need.streamed.tile, need.streamed.shard, need.streamed.gradient, need.streamed.checkpoint});
-  plan.swap_bytes = plan.disk_shards + plan.disk_gradients + plan.disk_tiles + plan.disk_checkpoints;
+  plan.swap_bytes =
+      plan.disk_shards + plan.disk_gradients + plan.disk_tiles + plan.disk_checkpoints + plan.swap_committed;
 }
 
 void predict_traffic(MemoryPlan& plan, const Config& config, const RankBytes& rank) {
@@ -336,6 +368,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   if (need.tiles_on_disk) {
     PENSTOCK_TRY_ASSIGN(plan.disk_tiles, disk_tile_bytes(plan, config, shards));
   }
+  PENSTOCK_TRY(plan_commits(plan, config, shards));
   predict_held(plan, rank, need);
   predict_traffic(plan, config, rank);
   plan.checkpoint_reads_max = plan.disk_checkpoints * model.checkpoints.reads;

@@ -38,7 +38,8 @@ std::uint64_t plan_fingerprint(const Config& config, const ModelLayout& model, s
                                       model.checkpoints.size.value(),
                                       model.checkpoints.leased_max,
                                       model.checkpoints.reads,
-                                      model.groups.size()};
+                                      model.groups.size(),
+                                      config.is_durable()};
   for (const OptimizerGroup& group : model.groups)
     facts.push_back(std::uint64_t{group.frozen} + 2 * std::uint64_t{group.use_muon});
   for (const UnitLayout& unit : model.units) {

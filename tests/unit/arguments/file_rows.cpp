@@ -95,6 +95,8 @@ void add_path_rows(BadArguments& bad) {
       });
       if (wrong == "/proc") continue;  // a directory
       with("FileSystem::list", "directory", [=](Bench& b) { return fails(b.files->list(wrong)); });
+      with("FileSystem::create_directory", "path",
+           [=](Bench& b) { return fails(b.files->create_directory(below(wrong))); });
       with("FileSystem::sync_directory", "directory",
            [=](Bench& b) { return fails(b.files->sync_directory(wrong)); });
     }

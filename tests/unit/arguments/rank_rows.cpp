@@ -140,6 +140,10 @@ void add_engine_rows(BadArguments& bad) {
   }
   with("Engine::park", "directories", "one for host memory",
        [](Engine& e, Stream&) { return e.park(tiers::Tier::host, ParkKinds::all, {"/tmp"}); });
+  bad("Engine::commit", "client", "null, of a run that is not durable", [] {
+    Bench b;
+    return all({refused(b.engine.commit({}), "durable_directory", ErrorCode::failed_state), b.works()});
+  });
   bad("Engine::abandon_step", "cause", "of odd bytes", [] {
     Bench b;
     const bool abandoned =

@@ -176,6 +176,11 @@ void add_disk_rows(BadArguments& bad) {
       b.disk.power_cut(number);
       return fails(b.file.size());
     });
+    bad("SimDisk::power_cut_after", "count, seed", std::to_string(number), [=] {
+      Bench b(false);
+      b.disk.power_cut_after(number, number);
+      return expect(b.file.sync().has_value() == (number != 0), "not as asked");
+    });
     bad("SimDisk::fail_syncs", "count", std::to_string(number), [=] {
       Bench b(false);
       b.disk.fail_syncs(number, number);

@@ -21,6 +21,7 @@ struct FileSystemFault {
     open,
     rename,
     remove,
+    create_directory,
     list,
     sync_directory,
     lock,
@@ -32,7 +33,7 @@ struct FileSystemFault {
     write,
     sync,
   };
-  static constexpr std::size_t operation_count = 14;
+  static constexpr std::size_t operation_count = 15;
   enum class Effect : std::uint8_t {
     fail,      ///< returns `error`, with the message of the real file system, and does nothing
     buffered,  ///< a create_scratch, create or open: the file has no direct I/O
@@ -76,6 +77,7 @@ class FaultFileSystem final : public FileSystem {
   Result<File> open(const std::filesystem::path& path, DirectIo direct) override;
   Result<void> rename(const std::filesystem::path& from, const std::filesystem::path& to) override;
   Result<void> remove(const std::filesystem::path& path) override;
+  Result<void> create_directory(const std::filesystem::path& path) override;
   Result<std::vector<std::string>> list(const std::filesystem::path& directory) override;
   Result<void> sync_directory(const std::filesystem::path& directory) override;
   Result<DirectoryLock> lock(const std::filesystem::path& directory) override;

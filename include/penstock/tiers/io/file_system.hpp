@@ -169,6 +169,11 @@ class FileSystem {
   /// Errors: not_found; permission; invalid_argument, for a directory.
   virtual Result<void> remove(const std::filesystem::path& path) = 0;
 
+  /// Makes the directory `path` with mode 0700. Durable after sync_directory() of the one above it.
+  ///
+  /// Errors: already_exists, for any file of this name; not_found and permission, of the directory above it; no_space.
+  virtual Result<void> create_directory(const std::filesystem::path& path) = 0;
+
   /// The names in `directory`, in ascending order of their bytes.
   ///
   /// Errors: not_found; permission.

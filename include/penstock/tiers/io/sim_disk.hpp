@@ -59,6 +59,8 @@ class SimDisk final : public FileSystem {
   Result<File> open(const std::filesystem::path& path, DirectIo direct) override;
   Result<void> rename(const std::filesystem::path& from, const std::filesystem::path& to) override;
   Result<void> remove(const std::filesystem::path& path) override;
+  /// Durable at once.
+  Result<void> create_directory(const std::filesystem::path& path) override;
   Result<std::vector<std::string>> list(const std::filesystem::path& directory) override;
   Result<void> sync_directory(const std::filesystem::path& directory) override;
   Result<DirectoryLock> lock(const std::filesystem::path& directory) override;
@@ -79,6 +81,15 @@ class SimDisk final : public FileSystem {
   ///
   /// Operations on files that were open fail with EBADF afterwards, requests in flight too.
   void power_cut(std::uint64_t seed);
+
+  /// The power fails before the operation after the next `count` ones, as by power_cut(seed), and does not return
+  /// before power_on(): until then every call and request fails with EIO. Counted are operations that change the disk:
+  /// of engines, files and the file system. Cancels an earlier call.
+  void power_cut_after(std::uint64_t count, std::uint64_t seed);
+  void power_on();
+  [[nodiscard]] bool has_power() const;
+  /// Such operations so far.
+  [[nodiscard]] std::uint64_t change_count() const;
 
   /// The next `count` syncs fail with EIO: calls of File::sync() and sync_directory(), and flushes of engines. `seed`
   /// chooses what they lose. Cancels the failures that an earlier call has left.
@@ -144,7 +155,7 @@ class SimEngine final : public IoEngine {
   [[nodiscard]] TimePoint next_due() const noexcept;
 
  private:
-  friend class SimDisk;
+  friend struct SimDiskState;
   void lose_power(std::uint64_t& random) noexcept;
 
   struct State;

@@ -20,7 +20,15 @@ namespace penstock::zero {
 /// The place of a collective in a training step. Ranks start collectives with equal signatures in the same order; units
 /// of equal size differ in nothing else.
 struct CollectiveSignature {
-  enum class Subject : std::uint8_t { parameters, gradients, gradient_norm, step_outcome, digest, park };
+  enum class Subject : std::uint8_t {
+    parameters,
+    gradients,
+    gradient_norm,
+    step_outcome,
+    digest,
+    park,
+    commit
+  };
   Subject subject{};
   std::uint32_t unit = 0, group = 0;  ///< of the flat; 0 for an exchange
   std::uint32_t micro_batch = 0;  ///< number of the flat's gradients of this step that were complete before

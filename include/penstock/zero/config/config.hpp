@@ -112,9 +112,12 @@ struct PenstockConfig {
   std::optional<Reduction> reduction;
   std::vector<double>
       path_weights;  ///< one per directory of nvme_path, in the same order; empty: measured at start
-  std::vector<std::uint32_t> path_nodes;   ///< NUMA node of each directory; empty: from sysfs
-  std::vector<std::uint32_t> rank_nodes;   ///< NUMA node of each rank of the machine; empty: that of
-                                           ///< its cores, see MemoryPlan::runtime_options()
+  std::vector<std::uint32_t> path_nodes;  ///< NUMA node of each directory; empty: from sysfs
+  std::vector<std::uint32_t> rank_nodes;  ///< NUMA node of each rank of the machine; empty: that of
+                                          ///< its cores, see MemoryPlan::runtime_options()
+  /// `durable_directory`, one string or a list: where Engine::commit() keeps the run, and where swap files are then;
+  /// empty: the run ends with its process.
+  std::vector<std::filesystem::path> durable_directories;
   std::uint32_t io_deadline_seconds = 60;  ///< of one request; if exceeded, writes to the swap file stop
   std::uint32_t threads = 0;               ///< workers of a rank; 0: cores / local ranks
 
@@ -200,6 +203,7 @@ struct Config {
   /// The directories of the swap files: those of offload_param if its device is nvme, else those of
   /// offload_optimizer; empty if neither is on nvme.
   [[nodiscard]] const std::vector<std::filesystem::path>& swap_directories() const;
+  [[nodiscard]] bool is_durable() const { return !penstock.durable_directories.empty(); }
 
   /// Checks that this process can create a file, which it removes, in every directory of `nvme_path`. Blocks, for at
   /// most PenstockConfig::io_deadline_seconds for each directory, also if both offload blocks name it.

@@ -9,6 +9,7 @@
 #include <penstock/tiers/device/device.hpp>
 #include <penstock/zero/comm/communicator.hpp>
 #include <penstock/zero/config/config.hpp>
+#include <penstock/zero/engine/commit.hpp>
 #include <penstock/zero/engine/park.hpp>
 #include <penstock/zero/engine/update_segment.hpp>
 #include <penstock/zero/layout/memory_plan.hpp>
@@ -27,6 +28,7 @@
 namespace penstock::zero {
 
 class Engine;
+class RankDirectory;
 class EngineState;
 
 /// The right to read the gathered parameters of a unit on the device. While it exists, they are neither dropped nor
@@ -165,11 +167,11 @@ struct StepOutcome {
 /// of them. Each call that waits returns the error of an update that has stopped, and the next call continues the
 /// update.
 ///
-/// initialize, restore, acquire, gradients, reduce, begin_step, step, abandon_step, park, unpark and digest are
-/// collective: every rank calls them in the same order. They are called from one thread, the trainer's: a call during
-/// another one returns failed_state, as does a call of a step before initialize() or restore(). Each stream that is
-/// passed is one of the engine's device, else invalid_argument; a unit may be used on several. All but
-/// reduce(UnitGradients) may block. The device budget is planned for one UnitLease at a time.
+/// create, initialize, restore, resume, acquire, gradients, reduce, begin_step, step, commit, abandon_step, park,
+/// unpark and digest are collective: every rank calls them in the same order. They are called from one thread, the
+/// trainer's: a call during another one returns failed_state, as does a call of a step before initialize(), restore()
+/// or resume(). Each stream that is passed is one of the engine's device, else invalid_argument; a unit may be used on
+/// several. All but reduce(UnitGradients) may block. The device budget is planned for one UnitLease at a time.
 ///
 /// After an error, status() tells which calls are allowed:
 ///
@@ -205,6 +207,9 @@ class Engine {
     /// Whether this engine's steps end the runtime's rounds of uses, from which it predicts the next one. Of several
     /// engines on one runtime, one does.
     bool ends_rounds = true;
+    /// The rank's part of penstock.durable_directory, which Rank opens; outlives the engine. Null: the run is not
+    /// durable.
+    RankDirectory* directory = nullptr;
     /// Copies that make no progress for longer, and waits of a call for a stream, fail the engine with
     /// deadline_exceeded. Longer than all that the trainer enqueues ahead takes. The memory that the device may still
     /// use is then never used again, in any tier, and the destructor does not wait for it.
@@ -365,6 +370,23 @@ class Engine {
   /// order and values: it does not depend on the division into units, the number of ranks, the tier and the tile size.
   /// The masters that training gives do, in formats split_bf16 and split_q8: their rounding follows the shards.
   [[nodiscard]] Result<std::string> digest();
+
+  /// Makes the run durable as of the last step: from now on a process that is created with the same
+  /// penstock.durable_directory continues it with resume(), whatever ends this one, a power cut included, until the
+  /// next commit is complete. Between two steps; waits for the last step's update. Writes what is not in the swap files
+  /// yet, and a manifest. `client`: bytes of the trainer, such as the position in its data; each rank has its own.
+  ///
+  /// Errors, of which all ranks get one: failed_state, without a durable directory, within a step, and while anything
+  /// is parked; no_space and io, with the file; those of finish_update(). The last commit is as it was then, training
+  /// may go on, and the call can be repeated.
+  Result<CommitReport> commit(std::span<const std::byte> client = {});
+  /// Sets all values to those of the last commit in the durable directory; instead of initialize() or restore().
+  /// Nothing, if it has none. The number of ranks, stage, tiers, tiles, state format and paths may differ from those of
+  /// the run that committed, if each rank can read the directories of all: the result is that of restore().
+  ///
+  /// Errors: invalid_argument, naming the parameter or the setting, for the commit of another model or optimizer;
+  /// corrupted, with the file and the offset; those of restore(). All ranks get one, and no rank has values then.
+  [[nodiscard]] Result<std::optional<Resumed>> resume();
 
   /// Gives the memory of `kinds` back, so that another program can use it: DeepSpeed's offload_states. Between steps or
   /// within one, while no UnitLease, CheckpointLease or UnitGradients is outstanding. Gathered flats are dropped. Every

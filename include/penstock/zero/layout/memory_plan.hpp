@@ -23,6 +23,10 @@ struct MemoryPlan {
   ByteCount device_minimum;   ///< the smallest device budget with which a run can make progress
   ByteCount swap_bytes;       ///< in all swap files of this rank
   ByteCount swap_tensor_max;  ///< size of the largest tensor in the swap files
+  /// Of them, those of the last commit, which stay while newer contents are written; see Engine::commit().
+  ByteCount swap_committed;
+  /// What a commit copies to files of its own, because it is in memory only; these have room for it twice.
+  ByteCount committed_copies;
 
   std::uint64_t fingerprint = 0;  ///< of the configuration, layout and number of ranks; 0: not a plan
   std::uint32_t local_ranks = 1;  ///< ranks that share this machine and its host budget

@@ -77,6 +77,34 @@ TEST(ExtentAllocator, AvoidsThePathsThatTheCallerExcludes) {
   EXPECT_EQ(two.allocate(4_KiB, [](std::uint32_t) { return true; }).error().code(), ErrorCode::no_space);
 }
 
+TEST(ExtentAllocator, KeepsTheExtentsOfAnEarlierProcess) {
+  ExtentAllocator one = extents({1}, 16_KiB);
+  const tiers::Extent earlier{.path = 0, .offset = FileOffset(4096), .length = 8_KiB};
+
+  EXPECT_TRUE(one.pin_earlier(earlier, 1, tiers::Purpose::optimizer_tile));
+  EXPECT_TRUE(one.pin_earlier(earlier, 2, tiers::Purpose::optimizer_tile));
+
+  EXPECT_FALSE(one.allocate(8_KiB));
+  EXPECT_TRUE(one.release_generation(1).empty());
+  EXPECT_FALSE(one.allocate(8_KiB));
+  const auto freed = one.release_generation(2);
+  ASSERT_EQ(freed.size(), 1u);
+  EXPECT_EQ(freed[0].first, earlier);
+  EXPECT_TRUE(one.allocate(16_KiB));
+}
+
+TEST(ExtentAllocator, RefusesEarlierExtentsThatAreInUse) {
+  ExtentAllocator one = extents({1}, 16_KiB);
+  const tiers::Extent used = one.allocate(4_KiB).value();
+
+  EXPECT_FALSE(one.pin_earlier(used, 1, {}));
+  EXPECT_FALSE(one.pin_earlier({.path = 0, .offset = FileOffset(100), .length = 4_KiB}, 1, {}));
+  EXPECT_FALSE(one.pin_earlier({.path = 1, .offset = FileOffset(4096), .length = 4_KiB}, 1, {}));
+  EXPECT_FALSE(one.pin_earlier({.path = 0, .offset = FileOffset(16384), .length = 4_KiB}, 1, {}));
+  ASSERT_TRUE(one.pin_earlier({.path = 0, .offset = FileOffset(8192), .length = 4_KiB}, 1, {}));
+  EXPECT_FALSE(one.pin_earlier({.path = 0, .offset = FileOffset(8192), .length = 8_KiB}, 1, {}));
+}
+
 TEST(ExtentAllocator, FreesAPinnedExtentOnceItsTensorAndEveryGenerationReleasedIt) {
   const std::array<ExtentAllocator::PathRoom, 1> path = {{{.capacity = 8_KiB, .reserved = 8_KiB}}};
   ExtentAllocator one(path, block);

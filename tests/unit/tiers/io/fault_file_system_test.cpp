@@ -128,6 +128,8 @@ std::vector<EachOperation> every_operation() {
       {Operation::rename, "FileSystem::rename",
        [](Files files) { return error_of(files.rename("/d/old", "/d/renamed")); }},
       {Operation::remove, "FileSystem::remove", [](Files files) { return error_of(files.remove("/d/old")); }},
+      {Operation::create_directory, "FileSystem::create_directory",
+       [](Files files) { return error_of(files.create_directory("/d/made")); }},
       {Operation::list, "FileSystem::list", [](Files files) { return error_of(files.list("/d")); }},
       {Operation::sync_directory, "FileSystem::sync_directory",
        [](Files files) { return error_of(files.sync_directory("/d")); }},

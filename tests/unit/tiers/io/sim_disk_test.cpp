@@ -147,6 +147,29 @@ TEST(SimDiskPowerCut, EndsOpenFilesLocksAndScratchFilesAndFreesTheirSpace) {
   EXPECT_EQ(disk.sim.lock("/d").error().code(), ErrorCode::in_use);
 }
 
+TEST(SimDiskPowerCut, EndsEveryCallFromTheChosenOperationOnUntilThePowerReturns) {
+  SimDisk disk({});
+  disk.make_directory("/d");
+  disk.power_cut_after(2, /*seed=*/1);
+  {
+    auto file = disk.create("/d/a", 4_KiB, DirectIo::off).value();
+    ASSERT_TRUE(file.sync());
+    EXPECT_TRUE(disk.has_power());
+
+    EXPECT_EQ(disk.sync_directory("/d").error().os_error(), EIO);
+
+    EXPECT_FALSE(disk.has_power());
+    EXPECT_EQ(disk.change_count(), 2u);
+    EXPECT_FALSE(disk.open("/d/a", DirectIo::off));
+    EXPECT_FALSE(disk.list("/d"));
+    EXPECT_FALSE(disk.lock("/d"));
+    EXPECT_FALSE(disk.remove("/d/a"));
+  }
+  disk.power_on();
+  EXPECT_TRUE(disk.list("/d"));
+  EXPECT_TRUE(disk.create("/d/b", 4_KiB, DirectIo::off));
+}
+
 TEST(SimDiskPowerCut, LeavesTheSameForTheSameSeed) {
   const auto left = [](std::uint64_t seed) {
     SmallDisk disk;

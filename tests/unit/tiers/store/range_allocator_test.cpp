@@ -18,6 +18,17 @@ TEST(RangeAllocator, PutsLongLivedRangesLowAndShortLivedOnesHigh) {
   EXPECT_FALSE(ranges.allocate(~0ull));
 }
 
+TEST(RangeAllocator, AllocatesNoRangeThatIsMisalignedOrBeyondItsEnd) {
+  RangeAllocator ranges(1024, 16);
+
+  EXPECT_FALSE(ranges.allocate_at({0, 0}));
+  EXPECT_FALSE(ranges.allocate_at({8, 16}));
+  EXPECT_FALSE(ranges.allocate_at({16, 24}));
+  EXPECT_FALSE(ranges.allocate_at({1024, 16}));
+  EXPECT_FALSE(ranges.allocate_at({1008, ~0ull - 15}));
+  EXPECT_EQ(ranges.free_total(), 1024u);
+}
+
 TEST(RangeAllocator, AgreesWithAModelOverRandomCalls) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     test::SeededRandom random(seed);
@@ -25,7 +36,16 @@ TEST(RangeAllocator, AgreesWithAModelOverRandomCalls) {
     std::vector<bool> owned(64, false);  // by granule
     std::vector<RangeAllocator::Range> live;
     for (int i = 0; i < 400; ++i) {
-      if (live.empty() || random.below(2) == 0) {
+      if (random.below(8) == 0) {
+        const RangeAllocator::Range wanted{random.below(70) * 16, (1 + random.below(8)) * 16};
+        bool is_free = wanted.begin + wanted.length <= ranges.size();
+        for (auto g = wanted.begin / 16; is_free && g < (wanted.begin + wanted.length) / 16; ++g)
+          is_free = !owned[g];
+        ASSERT_EQ(ranges.allocate_at(wanted), is_free);
+        if (!is_free) continue;
+        for (auto g = wanted.begin / 16; g < (wanted.begin + wanted.length) / 16; ++g) owned[g] = true;
+        live.push_back(wanted);
+      } else if (live.empty() || random.below(2) == 0) {
         const auto end = random.below(2) == 0 ? RangeAllocator::End::low : RangeAllocator::End::high;
         const std::uint64_t wanted = 1 + random.below(200);
         std::uint64_t longest = 0, run = 0;

@@ -45,6 +45,18 @@ TEST_P(WrongConfig, IsRefusedNamingItsKeyAndWhatWasWanted) {
 }
 
 const Case wrong[] = {
+    {"DurableWithoutChecksums",
+     [](Config& c) {
+       c.penstock.durable_directories = {"/run"};
+       c.penstock.integrity = Integrity::off;
+     },
+     "penstock.integrity: a run with a durable_directory needs \"checksum\": what a later process reads is "
+     "verified"},
+    {"DurableDirectoryWithoutName", [](Config& c) { c.penstock.durable_directories = {""}; },
+     "penstock.durable_directory: wanted a directory, or a list of directories, got \"\""},
+    {"DurableDirectoryWithNul",
+     [](Config& c) { c.penstock.durable_directories = {std::string("/run\0", 5)}; },
+     "penstock.durable_directory: wanted the name of a directory, got a text with a NUL character"},
     {"NoBatch", [](Config& c) { c.train_batch_size = 0; },
      "train_batch_size: wanted an integer from 1 to 4294967295, got 0"},
     {"NoMicroBatch", [](Config& c) { c.micro_batch_size = 0; },
@@ -149,12 +161,12 @@ const Case wrong[] = {
      "directories; "
      "give both the same nvme_path, a list for several directories"},
     {"OneWeight", [](Config& c) { c.penstock.path_weights = {1}; },
-     "penstock.path_weights: wanted one number for each directory of nvme_path, 2, got 1"},
+     "penstock.path_weights: wanted one number for each directory of swap files, 2, got 1"},
     {"ThreeNodes",
      [](Config& c) {
        c.penstock.path_nodes = {0, 1, 1};
      },
-     "penstock.path_nodes: wanted one number for each directory of nvme_path, 2, got 3"},
+     "penstock.path_nodes: wanted one number for each directory of swap files, 2, got 3"},
     {"NoWeight",
      [](Config& c) {
        c.penstock.path_weights = {1, 0};

@@ -255,7 +255,7 @@ TEST(Config, WantsOneNumberForEachPath) {
 
   ASSERT_FALSE(config);
   const std::string message = config.error().message();
-  EXPECT_NE(message.find("wanted one number for each directory of nvme_path, 2, got 3"), std::string::npos)
+  EXPECT_NE(message.find("wanted one number for each directory of swap files, 2, got 3"), std::string::npos)
       << message;
   EXPECT_NE(message.find("penstock.path_nodes"), std::string::npos) << message;
   EXPECT_FALSE(read(R"({"train_batch_size": 1, "penstock": {"path_weights": [0, 1]}})"));
@@ -400,6 +400,19 @@ TEST(Config, TakesTheSwapDirectoriesOfTheParametersBeforeThoseOfTheOptimizer) {
 
   config.offload_param.device = OffloadDevice::nvme;
   EXPECT_EQ(config.swap_directories(), Directories{"parameters"});
+}
+
+TEST(Config, SwapsToTheDurableDirectoriesOfARunThatHasThem) {
+  using Directories = std::vector<std::filesystem::path>;
+  Config config;
+  EXPECT_FALSE(config.is_durable());
+
+  config.penstock.durable_directories = {"run0", "run1"};
+  EXPECT_TRUE(config.is_durable());
+  EXPECT_EQ(config.swap_directories(), Directories());
+
+  config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"swap"}};
+  EXPECT_EQ(config.swap_directories(), (Directories{"run0", "run1"}));
 }
 
 }  // namespace

@@ -144,6 +144,7 @@ std::string observe_plan(const Config& config) {
   for (const ByteCount bytes : {plan->host_budget,          plan->host_minimum,
                                 plan->device_budget,        plan->device_minimum,
                                 plan->swap_bytes,           plan->swap_tensor_max,
+                                plan->swap_committed,       plan->committed_copies,
                                 plan->device_gathered,      plan->device_gradients,
                                 plan->host_shards,          plan->host_gradients,
                                 plan->host_tiles,           plan->host_staging(),

@@ -26,9 +26,9 @@ auto members(const DynamicLossScale& dynamic) {
 }
 auto members(const PenstockConfig& penstock) {
   const auto& [host, device, tile, in_flight, unit, eviction, release, engine, integrity, format, split,
-               non_finite, reduction, weights, path_nodes, rank_nodes, deadline, threads] = penstock;
+               non_finite, reduction, weights, path_nodes, rank_nodes, durable, deadline, threads] = penstock;
   return std::tie(host, device, tile, in_flight, unit, eviction, release, engine, integrity, format, split,
-                  non_finite, reduction, weights, path_nodes, rank_nodes, deadline, threads);
+                  non_finite, reduction, weights, path_nodes, rank_nodes, durable, deadline, threads);
 }
 
 void expect_equal(const Config& left, const Config& right) {

@@ -1,0 +1,40 @@
+#include "zero/commit/committed_blocks.hpp"
+
+#include "tiers/store/block_table.hpp"
+#include "zero/layout/padded.hpp"
+
+#include <algorithm>
+
+namespace penstock::zero {
+
+Result<PageBuffer> PageBuffer::create(ByteCount size) {
+  PageBuffer made;
+  made.size_ = round_up(size, extent_alignment);
+  made.memory_.reset(
+      static_cast<std::byte*>(std::aligned_alloc(extent_alignment.bytes(), made.size_.value())));
+  if (made.memory_ != nullptr) return made;
+  return Error(ErrorCode::no_space, "PageBuffer::create").reason("no host memory").wanted(made.size_);
+}
+
+Result<HostSpan> read_blocks(const tiers::File& file, const std::string& name, const CommittedTensor& tensor,
+                             ByteCount begin, ByteCount size, const PageBuffer& buffer) {
+  const FileOffset offset = tensor.offset + begin;
+  const ByteCount padded = round_up(size, extent_alignment);
+  PENSTOCK_TRY(file.read(offset, buffer.bytes().subspan({}, padded)));
+  const HostSpan bytes = buffer.bytes().subspan({}, size);
+  tiers::BlockTable table(tensor.key.seed(), tensor.size, tensor.block);
+  for (ByteCount at; at < size; at += tensor.block) {
+    const std::uint64_t block = (begin + at) / tensor.block;
+    table.set_record(block, {.hash = tensor.checksums[block], .generation = 1});
+    if (table.verify(block, bytes.subspan(at, std::min(tensor.block, size - at)))) continue;
+    return Error(ErrorCode::corrupted, "read_blocks")
+        .object(name)
+        .at(offset + at)
+        .reason("the bytes are not those that were committed")
+        .note("tensor  " + to_string(tensor.key) + ", block " + std::to_string(block))
+        .advice("check the drive; another commit or a checkpoint may be whole");
+  }
+  return bytes;
+}
+
+}  // namespace penstock::zero

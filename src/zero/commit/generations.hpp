@@ -1,0 +1,29 @@
+#pragma once
+
+#include <penstock/base/result.hpp>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace penstock::zero {
+
+/// A manifest that a rank has found: of which rank and commit it is.
+struct FoundManifest {
+  std::array<std::uint64_t, 2> run = {};
+  std::uint64_t generation = 0, attempt = 0;
+  std::uint32_t ranks = 0, rank = 0;
+
+  auto operator<=>(const FoundManifest&) const = default;
+};
+
+/// The last generation of which every rank of the run that committed it has a manifest; none, if there is no such one.
+/// Pure: every rank that has the same manifests chooses the same.
+///
+/// Errors: invalid_argument, if there are whole generations of two runs.
+[[nodiscard]] Result<std::optional<FoundManifest>> choose_generation(std::span<const FoundManifest> found,
+                                                                     const std::string& directory);
+
+}  // namespace penstock::zero

@@ -1,0 +1,98 @@
+// The calls of the engine that make a run durable and continue it: commit, resume.
+
+#include "zero/engine/engine_state.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace penstock::zero {
+
+namespace {
+
+/// Whether settings of groups that were committed can be those of this layout.
+bool fit(const std::vector<OptimizerGroup>& committed, const std::vector<OptimizerGroup>& layout) {
+  return std::equal(committed.begin(), committed.end(), layout.begin(), layout.end(),
+                    [](const OptimizerGroup& a, const OptimizerGroup& b) {
+                      return a.frozen == b.frozen && a.use_muon == b.use_muon;
+                    });
+}
+
+}  // namespace
+
+Result<void> EngineState::check_durable(const char* operation) const {
+  if (commits_) return ok();
+  return Error(ErrorCode::failed_state, operation)
+      .reason("the run has no durable directory")
+      .advice("set penstock.durable_directory, and create the engine with a zero::Rank");
+}
+
+/// Errors: failed_state, if values were set beside a commit that a later one would replace.
+Result<void> EngineState::check_new_run(const char* operation) const {
+  if (!commits_ || !commits_->last() || resumed_) return ok();
+  return Error(ErrorCode::failed_state, operation)
+      .reason("the durable directory has a run, which the next commit would replace")
+      .object(options_.config.penstock.durable_directories.front().string())
+      .got("generation " + std::to_string(commits_->last()->generation))
+      .advice("call resume() to continue it, or name another directory");
+}
+
+Result<CommitReport> EngineState::commit(std::span<const std::byte> client) {
+  constexpr const char* operation = "Engine::commit";
+  PENSTOCK_TRY(check_durable(operation));
+  PENSTOCK_TRY(ready(operation));
+  PENSTOCK_TRY(check_here(operation, ParkKinds::all));
+  PENSTOCK_TRY(between_steps(operation));
+  PENSTOCK_TRY(context_.finish_update());
+  context_.internals.wait_ignoring_stores([this] { return moves_are_idle(); });
+  return commits_->commit({.model = options_.model,
+                           .dtype = options_.config.dtype,
+                           .format = options_.config.penstock.state_format,
+                           .optimizer = options_.config.optimizer.type,
+                           .completed_steps = context_.completed_steps,
+                           .skipped_steps = skipped_steps_,
+                           .loss_scaler = step_.loss_scaler().state(),
+                           .groups = step_.groups(),
+                           .client = {client.begin(), client.end()}});
+}
+
+Result<std::optional<Resumed>> EngineState::resume() {
+  constexpr const char* operation = "Engine::resume";
+  PENSTOCK_TRY(check_durable(operation));
+  PENSTOCK_TRY(check_not_failed(operation));
+  if (!commits_->last()) return std::optional<Resumed>();
+  Resumed resumed{.notes = commits_->notes()};
+  const Result<void> outcome = restore_last(resumed);
+  if (context_.failure) return outcome ? *context_.failure : outcome.error();
+  if (auto agreed = commits_->agree(operation, outcome); !agreed) {
+    initialized_ = false;
+    return agreed.error();
+  }
+  return std::optional(std::move(resumed));
+}
+
+Result<void> EngineState::restore_last(Resumed& resumed) {
+  constexpr const char* operation = "Engine::resume";
+  PENSTOCK_TRY_ASSIGN(Manifest manifest, commits_->manifest_of_last());
+  PENSTOCK_TRY_ASSIGN(CommittedStates states, commits_->states(manifest));
+  PENSTOCK_TRY(
+      restore(operation, manifest.completed_steps,
+              [&states](ParameterId parameter, cpu_adam::StateKind kind, std::uint64_t first,
+                        std::span<float> values) { return states.read(parameter, kind, first, values); }));
+  if (step_.loss_scaler().is_dynamic()) PENSTOCK_TRY(step_.loss_scaler().restore(manifest.loss_scaler));
+  if (fit(manifest.groups, options_.model.groups)) {
+    step_.set_groups(manifest.groups);
+  } else {
+    resumed.notes.emplace_back(
+        "the layout has other optimizer groups than the run that committed: they have "
+        "the settings of the layout");
+  }
+  skipped_steps_ = manifest.skipped_steps;
+  resumed.generation = manifest.generation;
+  resumed.step = manifest.completed_steps;
+  resumed.ranks = manifest.ranks;
+  resumed.client = std::move(manifest.client);
+  resumed_ = true;
+  return ok();
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,300 @@
+#include "zero/engine/engine_commits.hpp"
+
+#include "zero/layout/commit_parts.hpp"
+#include "zero/layout/path_options.hpp"
+
+#include <algorithm>
+#include <random>
+#include <span>
+#include <utility>
+
+namespace penstock::zero {
+
+namespace {
+
+constexpr const char* committing = "Engine::commit";
+constexpr const char* creating = "Engine::create";
+
+std::uint64_t random_number() {
+  std::random_device device;
+  return (std::uint64_t{device()} << 32) | device();
+}
+
+/// What a rank tells its peers at each phase of a commit.
+struct Verdict {
+  std::uint64_t number = 0;  // random; that of rank 0 counts
+  std::uint32_t code = 0, failed = 0;
+};
+
+std::filesystem::path file_of(const swap::PathOptions& path) {
+  return path.directory / path.file_name;
+}
+
+}  // namespace
+
+std::uint64_t commit_pin(std::uint32_t engine, std::uint64_t generation) {
+  return (std::uint64_t{engine} << 48) | generation;
+}
+
+Result<std::vector<swap::PinnedExtent>> committed_extents(const RankDirectory& directory,
+                                                          std::uint32_t engine,
+                                                          const std::vector<swap::PathOptions>& paths) {
+  std::vector<swap::PinnedExtent> extents;
+  PENSTOCK_TRY_ASSIGN(const auto generations, directory.generations(engine));
+  for (const std::uint64_t generation : generations) {
+    const auto manifest = directory.read(engine, generation);
+    if (!manifest) continue;
+    for (const CommittedTensor& tensor : manifest->tensors) {
+      for (std::uint32_t path = 0; path < paths.size(); ++path) {
+        if (file_of(paths[path]) != manifest->files[tensor.file]) continue;
+        extents.push_back({.extent = {.path = path, .offset = tensor.offset, .length = tensor.length},
+                           .generation = commit_pin(engine, generation),
+                           .purpose = tensor.key.role});
+      }
+    }
+  }
+  return extents;
+}
+
+std::uint64_t EngineCommits::pin_of(std::uint64_t generation) const {
+  return commit_pin(engine_, generation);
+}
+
+/// The manifests of all ranks whose directories this one can see. The last two generations of a rank are enough: one
+/// that is not complete can only be the last.
+Result<std::vector<FoundManifest>> EngineCommits::find_here() {
+  std::vector<FoundManifest> found;
+  const RankDirectory::Options& options = directory_.options();
+  PENSTOCK_TRY_ASSIGN(const auto ranks, RankDirectory::ranks(options));
+  for (const std::uint32_t rank : ranks) {
+    PENSTOCK_TRY_ASSIGN(auto generations, RankDirectory::generations_of(options, rank, engine_));
+    if (generations.size() > 2) generations.erase(generations.begin(), generations.end() - 2);
+    for (const std::uint64_t generation : generations) {
+      const auto manifest = RankDirectory::read_of(options, rank, engine_, generation);
+      if (manifest) {
+        found.push_back({.run = manifest->run,
+                         .generation = generation,
+                         .attempt = manifest->attempt,
+                         .ranks = manifest->ranks,
+                         .rank = rank});
+      } else if (manifest.error().code() == ErrorCode::unsupported) {
+        return manifest.error();
+      } else if (manifest.error().code() != ErrorCode::not_found) {  // its rank may have removed it meanwhile
+        notes_.push_back("not used: " + manifest.error().message());
+      }
+    }
+  }
+  return found;
+}
+
+/// Those of all ranks.
+Result<std::vector<FoundManifest>> EngineCommits::exchange_found(const std::vector<FoundManifest>& mine) {
+  constexpr auto subject = CollectiveSignature::Subject::commit;
+  const std::size_t ranks = context_.communicator.size();
+  const std::uint64_t count = mine.size();
+  std::vector<std::uint64_t> counts(ranks);
+  PENSTOCK_TRY(context_.exchange(ConstHostSpan(std::span(&count, 1)), HostSpan(std::span(counts)), subject));
+  const std::size_t most = *std::max_element(counts.begin(), counts.end());
+  if (most == 0) return std::vector<FoundManifest>();
+  std::vector<FoundManifest> padded = mine, all(ranks * most);
+  padded.resize(most);
+  PENSTOCK_TRY(
+      context_.exchange(ConstHostSpan(std::span(std::as_const(padded))), HostSpan(std::span(all)), subject));
+  std::erase_if(all, [](const FoundManifest& one) { return one.generation == 0; });
+  return all;
+}
+
+Result<void> EngineCommits::agree(const char* operation, const Result<void>& mine, std::uint64_t* number) {
+  const Verdict verdict{.number = random_number(),
+                        .code = mine ? 0 : static_cast<std::uint32_t>(mine.error().code()),
+                        .failed = mine ? 0u : 1u};
+  std::vector<Verdict> all(context_.communicator.size());
+  PENSTOCK_TRY(context_.exchange(ConstHostSpan(std::span(&verdict, 1)), HostSpan(std::span(all)),
+                                 CollectiveSignature::Subject::commit));
+  PENSTOCK_TRY(mine);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].failed == 0) continue;
+    return Error(static_cast<ErrorCode>(all[rank].code), operation)
+        .reason("it has failed on another rank; the last commit is as it was")
+        .object("rank " + std::to_string(rank))
+        .advice("look for that rank's error; then call it again on all ranks");
+  }
+  if (number != nullptr) *number = all.front().number;
+  return ok();
+}
+
+Result<void> EngineCommits::open() {
+  auto found = find_here();
+  PENSTOCK_TRY(agree(creating, found ? ok() : Result<void>(found.error())));
+  PENSTOCK_TRY_ASSIGN(const auto all, exchange_found(*found));
+  PENSTOCK_TRY_ASSIGN(last_, choose_generation(all, directory_.options().directories.front().string()));
+  const bool damaged = !notes_.empty();
+  Result<void> mine = ok();
+  if (!last_ && damaged) {
+    Error error = Error(ErrorCode::corrupted, "Engine::create")
+                      .object(directory_.options().directories.front().string())
+                      .reason("no commit in the durable directory is whole")
+                      .advice("restore it from a checkpoint, or name another directory for a new run");
+    for (const std::string& note : notes_) error = std::move(error).note(note);
+    mine = error;
+  }
+  if (mine) mine = free_others();
+  if (mine) mine = open_copies();
+  return agree(creating, mine);
+}
+
+/// Commits that are not the last one of all ranks: an incomplete one, and the one before.
+Result<void> EngineCommits::free_others() {
+  PENSTOCK_TRY_ASSIGN(const auto generations, directory_.generations(engine_));
+  for (const std::uint64_t generation : generations) {
+    const bool is_last = last_ && generation == last_->generation && directory_.options().rank < last_->ranks;
+    if (is_last) {
+      const auto manifest = directory_.read(engine_, generation);
+      if (manifest && manifest->attempt == last_->attempt && manifest->run == last_->run) continue;
+    }
+    PENSTOCK_TRY(directory_.remove(engine_, generation));
+    release(generation);
+  }
+  return ok();
+}
+
+void EngineCommits::release(std::uint64_t generation) {
+  context_.runtime.release_generation(pin_of(generation));
+  if (copies_) copies_->runtime().release_generation(pin_of(generation));
+}
+
+Result<void> EngineCommits::open_copies() {
+  if (plan_.committed_copies.is_zero()) return ok();
+  const RankDirectory::Options& options = directory_.options();
+  const auto of_runtime = context_.internals.options().paths;
+  std::vector<swap::PathOptions> paths;
+  for (std::size_t i = 0; i < options.directories.size(); ++i) {
+    swap::PathOptions path = of_runtime.empty() ? path_options(context_.config, {}, 1) : of_runtime.front();
+    path.directory = directory_.path(i);
+    path.file_name = "copies" + std::to_string(engine_) + "-" + std::to_string(i);
+    path.weight = options.directories.size() == 1 ? 1 : 0;
+    path.file_system = options.files;
+    paths.push_back(std::move(path));
+  }
+  PENSTOCK_TRY_ASSIGN(auto pinned, committed_extents(directory_, engine_, paths));
+  PENSTOCK_TRY_ASSIGN(copies_, CommitCopies::open(context_, {.engine = engine_,
+                                                             .size = plan_.committed_copies,
+                                                             .paths = std::move(paths),
+                                                             .pinned = std::move(pinned)}));
+  return ok();
+}
+
+Result<Manifest> EngineCommits::manifest_of_last() const {
+  const std::uint32_t rank = std::min(directory_.options().rank, last_->ranks - 1);
+  return RankDirectory::read_of(directory_.options(), rank, engine_, last_->generation);
+}
+
+Result<CommittedStates> EngineCommits::states(Manifest manifest) const {
+  const auto load = [options = directory_.options(), engine = engine_,
+                     last = *last_](std::uint32_t rank) -> Result<Manifest> {
+    PENSTOCK_TRY_ASSIGN(auto loaded, RankDirectory::read_of(options, rank, engine, last.generation));
+    if (loaded.attempt == last.attempt && loaded.run == last.run) return loaded;
+    return Error(ErrorCode::corrupted, "Engine::resume")
+        .object("rank " + std::to_string(rank) + ", generation " + std::to_string(last.generation))
+        .reason("its manifest is of another commit");
+  };
+  return CommittedStates::open(*directory_.options().files, std::move(manifest), load, context_.model,
+                               context_.config.optimizer.type);
+}
+
+void EngineCommits::describe(const swap::Runtime& of, tiers::TensorId tensor, std::uint64_t step,
+                             std::uint32_t first_file, Manifest& manifest) const {
+  const tiers::TensorDescription description = of.describe(tensor);
+  const tiers::Extent& extent = *description.extent;
+  CommittedTensor committed{.key = description.key,
+                            .size = description.size,
+                            .block = description.block,
+                            .file = first_file + extent.path,
+                            .offset = extent.offset,
+                            .length = extent.length,
+                            .step = step};
+  const tiers::BlockTable& blocks = swap::RuntimeInternals(const_cast<swap::Runtime&>(of)).blocks(tensor);
+  for (std::size_t block = 0; block < blocks.block_count(); ++block)
+    committed.checksums.push_back(blocks.record(block).hash);
+  manifest.tensors.push_back(std::move(committed));
+}
+
+/// Calls `visit` with each tensor of the engine's runtime that is committed, and returns its first error.
+template <class Visit>
+static Result<void> for_committed(const EngineContext& context, const Visit& visit) {
+  for (const FlatState& flat : context.flats) {
+    if (flat.shard_on_disk && commits_parameters(context.config, *flat.layout))
+      PENSTOCK_TRY(visit(flat.shard));
+    for (const TileState& tile : flat.tiles) {
+      if (tile.on_disk) PENSTOCK_TRY(visit(tile.tensor));
+    }
+  }
+  return ok();
+}
+
+Result<void> EngineCommits::pin_tensors(std::uint64_t pin) {
+  PENSTOCK_TRY(for_committed(
+      context_, [&](tiers::TensorId tensor) { return context_.runtime.pin_extent(tensor, pin); }));
+  if (!copies_) return ok();
+  for (const CommitCopies::Copy& copy : copies_->copies(context_))
+    PENSTOCK_TRY(copies_->runtime().pin_extent(copy.tensor, pin));
+  return ok();
+}
+
+/// Makes the bytes and the manifest of this rank durable.
+Result<void> EngineCommits::prepare(Manifest& manifest, CommitReport& report) {
+  PENSTOCK_TRY(context_.runtime.sync());
+  if (copies_) PENSTOCK_TRY(copies_->copy(context_));
+  PENSTOCK_TRY(pin_tensors(pin_of(manifest.generation)));
+  for (const swap::PathReport& path : context_.runtime.paths()) manifest.files.push_back(path.file.name);
+  PENSTOCK_TRY(for_committed(context_, [&](tiers::TensorId tensor) -> Result<void> {
+    describe(context_.runtime, tensor, context_.internals.blocks(tensor).step(), 0, manifest);
+    report.kept += manifest.tensors.back().size;
+    return ok();
+  }));
+  if (copies_) {
+    const auto first_file = static_cast<std::uint32_t>(manifest.files.size());
+    for (const swap::PathReport& path : copies_->runtime().paths()) manifest.files.push_back(path.file.name);
+    for (const CommitCopies::Copy& copy : copies_->copies(context_)) {
+      describe(copies_->runtime(), copy.tensor, copy.step, first_file, manifest);
+      report.copied += manifest.tensors.back().size;
+    }
+  }
+  std::sort(manifest.tensors.begin(), manifest.tensors.end(),
+            [](const CommittedTensor& a, const CommittedTensor& b) { return a.key < b.key; });
+  report.manifest = ByteCount(manifest.encode().size());
+  return directory_.write(manifest);
+}
+
+Result<CommitReport> EngineCommits::commit(Manifest manifest) {
+  CommitReport report;
+  const TimePoint began = Clock::steady().now();
+  std::uint64_t attempt = 0, run = 0;
+  PENSTOCK_TRY(agree(committing, ok(), &attempt));
+  PENSTOCK_TRY(agree(committing, ok(), &run));
+  manifest.run = last_ ? last_->run : std::array{run, attempt};
+  manifest.attempt = attempt;
+  manifest.generation = report.generation = last_ ? last_->generation + 1 : 1;
+  manifest.engine = engine_;
+  manifest.rank = context_.communicator.rank();
+  manifest.ranks = context_.communicator.size();
+  const Result<void> prepared = prepare(manifest, report);
+  if (context_.failure) return *context_.failure;
+  if (auto agreed = agree(committing, prepared); !agreed) {
+    // Peers may have a manifest of this generation; without this rank's it is none.
+    if (!context_.failure) (void)directory_.remove(engine_, manifest.generation);
+    release(manifest.generation);
+    return agreed.error();
+  }
+  const auto before = last_;
+  last_ = FoundManifest{
+      .run = manifest.run, .generation = manifest.generation, .attempt = attempt, .ranks = manifest.ranks};
+  if (before) {
+    release(before->generation);
+    PENSTOCK_TRY(directory_.remove(engine_, before->generation));
+  }
+  report.duration = Clock::steady().now() - began;
+  return report;
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,90 @@
+#pragma once
+
+#include "zero/commit/committed_states.hpp"
+#include "zero/commit/generations.hpp"
+#include "zero/commit/rank_directory.hpp"
+#include "zero/engine/commit_copies.hpp"
+#include "zero/engine/engine_context.hpp"
+
+#include <penstock/zero/engine/commit.hpp>
+#include <penstock/zero/layout/memory_plan.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::zero {
+
+/// The commits of an engine in its durable directory: which one the run continues from, and the next one.
+///
+/// A commit is made in two phases, so that every rank has the last one whole until all have the next: each rank makes
+/// its bytes and its manifest durable; once all have, each drops what only the last commit needs. A process that is
+/// killed in between leaves manifests of which some ranks have none: open() removes them.
+///
+/// Used by the trainer's thread; every call blocks.
+class EngineCommits {
+ public:
+  /// `directory` outlives the object.
+  EngineCommits(EngineContext& context, RankDirectory& directory, const MemoryPlan& plan,
+                std::uint32_t engine)
+      : context_(context), directory_(directory), plan_(plan), engine_(engine) {}
+
+  /// Agrees with the peers on the commit from which all continue, and frees what others keep. Collective.
+  ///
+  /// Errors: unsupported, for a manifest of a newer version; corrupted, if there are commits but none that is whole;
+  /// invalid_argument, for directories of several runs; those of the files and of the peers.
+  Result<void> open();
+  /// Whether the run can be continued.
+  [[nodiscard]] const std::optional<FoundManifest>& last() const { return last_; }
+  [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
+  /// The manifest of the last commit, of this rank if the run had it. Errors: those of RankDirectory::read().
+  [[nodiscard]] Result<Manifest> manifest_of_last() const;
+  /// The states of all ranks of the last commit. Errors: those of CommittedStates::open().
+  [[nodiscard]] Result<CommittedStates> states(Manifest manifest) const;
+
+  /// Commits what the tensors hold, with `manifest`, whose members of the trainer are set. Collective. No move of
+  /// the engine is in flight.
+  ///
+  /// Errors, on all ranks: no_space and io, of the files; those of the stores and of the device. The last commit is as
+  /// it was, and the call can be repeated. io, if the manifest that a commit has replaced cannot be removed: the
+  /// commit is complete.
+  Result<CommitReport> commit(Manifest manifest);
+  /// Returns this rank's error, or one that names a rank which has failed. `number`: set to a random number, equal on
+  /// all ranks. Collective.
+  Result<void> agree(const char* operation, const Result<void>& mine, std::uint64_t* number = nullptr);
+
+ private:
+  [[nodiscard]] std::uint64_t pin_of(std::uint64_t generation) const;
+  [[nodiscard]] Result<std::vector<FoundManifest>> find_here();
+  [[nodiscard]] Result<std::vector<FoundManifest>> exchange_found(const std::vector<FoundManifest>& mine);
+  Result<void> free_others();
+  Result<void> open_copies();
+  Result<void> prepare(Manifest& manifest, CommitReport& report);
+  Result<void> pin_tensors(std::uint64_t pin);
+  void describe(const swap::Runtime& of, tiers::TensorId tensor, std::uint64_t step, std::uint32_t first_file,
+                Manifest& manifest) const;
+  void release(std::uint64_t generation);
+
+  EngineContext& context_;
+  RankDirectory& directory_;
+  const MemoryPlan& plan_;
+  const std::uint32_t engine_;
+  std::optional<FoundManifest> last_;
+  std::vector<std::string> notes_;
+  std::unique_ptr<CommitCopies> copies_;  // null if nothing is in memory only
+};
+
+/// The pins of a commit in a runtime that engines share.
+[[nodiscard]] std::uint64_t commit_pin(std::uint32_t engine, std::uint64_t generation);
+
+/// What all manifests of `engine` in the rank's directory refer to in these files, which the runtime must not overwrite
+/// before EngineCommits::open() has chosen one. Those that cannot be read are left out.
+///
+/// Errors: those of listing the directory.
+[[nodiscard]] Result<std::vector<swap::PinnedExtent>> committed_extents(
+    const RankDirectory& directory, std::uint32_t engine, const std::vector<swap::PathOptions>& paths);
+
+}  // namespace penstock::zero

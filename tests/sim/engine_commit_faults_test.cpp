@@ -1,0 +1,316 @@
+// What is wrong with a durable directory, or fails in a commit, is named; the last commit stays.
+#include "kit/scratch_directory.hpp"
+#include "kit/trainer.hpp"
+
+#include <penstock/tiers/device/host_device.hpp>
+#include <penstock/tiers/io/fault_engine.hpp>
+#include <penstock/tiers/io/fault_file_system.hpp>
+#include <penstock/zero/rank.hpp>
+
+#include <gtest/gtest.h>
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace penstock::zero::test {
+namespace {
+
+using penstock::test::ScratchDirectory;
+namespace fs = std::filesystem;
+
+ModelLayout two_units(std::uint64_t elements = 100'000) {
+  ModelLayout model;
+  model.units = {{.name = "first", .parameters = {{"weight", ElementCount(elements), 0}}},
+                 {.name = "second", .parameters = {{"weight", ElementCount(50'000), 0}}}};
+  return model;
+}
+
+Config durable(const fs::path& directory, OffloadDevice to = OffloadDevice::nvme) {
+  Config config{.stage = 3};
+  config.offload_optimizer.device = to;
+  if (to == OffloadDevice::nvme) config.offload_optimizer.nvme_paths = {directory};
+  config.penstock.durable_directories = {directory / "run"};
+  return config;
+}
+
+/// One rank on threads.
+struct OneRank {
+  std::unique_ptr<Rank> rank;
+  std::unique_ptr<tiers::Stream> stream;
+
+  static Result<OneRank> create(const Config& config, const ModelLayout& model = two_units(),
+                                std::function<void(swap::RuntimeOptions&)> change = {}) {
+    OneRank run;
+    PENSTOCK_TRY_ASSIGN(
+        run.rank, Rank::create({.config = config, .model = model, .hooks = {.runtime_options = change}}));
+    PENSTOCK_TRY_ASSIGN(run.stream, run.rank->device().create_stream());
+    return run;
+  }
+  [[nodiscard]] Engine& engine() const { return rank->engine(); }
+  void initialize() const {
+    engine()
+        .initialize([](ParameterId, std::uint64_t first, std::span<float> values) {
+          for (std::size_t i = 0; i < values.size(); ++i)
+            values[i] = 0.01f * static_cast<float>((first + i) % 997);
+        })
+        .value();
+  }
+  /// One step, in which each gradient is the parameter.
+  void train() const {
+    engine().begin_step({}).value();
+    for (std::uint32_t unit = 0; unit < 2; ++unit) {
+      const auto floats = [](const DeviceTensor& tensor) {
+        return tiers::HostDevice::bytes(tensor.bytes).as<float>();
+      };
+      const auto lease = engine().acquire(unit, *stream).value();
+      auto gradients = engine().gradients(unit, *stream).value();
+      std::ranges::copy(floats(lease.parameters()[0]), floats(gradients.slots()[0].tensor).begin());
+      engine().reduce(std::move(gradients), *stream).value();
+    }
+    (void)engine().step().value();
+  }
+};
+
+/// Commits after one step. Returns the digest.
+std::string commit_one_step(const Config& config) {
+  const OneRank run = OneRank::create(config).value();
+  run.initialize();
+  run.train();
+  (void)run.engine().commit().value();
+  return run.engine().digest().value();
+}
+
+template <class T>
+void expect(const Result<T>& result, ErrorCode code, const std::string& text) {
+  ASSERT_FALSE(result);
+  EXPECT_EQ(to_string(result.error().code()), to_string(code)) << result.error().message();
+  EXPECT_NE(result.error().message().find(text), std::string::npos) << result.error().message();
+}
+
+TEST(EngineCommitFaults, RefusesASecondRunInTheDirectory) {
+  const ScratchDirectory scratch;
+  const OneRank first = OneRank::create(durable(scratch.path())).value();
+
+  expect(OneRank::create(durable(scratch.path())), ErrorCode::in_use, "rank0000");
+}
+
+TEST(EngineCommitFaults, RefusesAnotherModelOrOptimizer) {
+  const ScratchDirectory scratch;
+  const std::string digest = commit_one_step(durable(scratch.path()));
+  {
+    const OneRank other = OneRank::create(durable(scratch.path()), two_units(100'001)).value();
+    expect(other.engine().resume(), ErrorCode::invalid_argument, "weight of 100001 elements");
+  }
+  {
+    ModelLayout more = two_units();
+    more.units.push_back({.name = "third", .parameters = {{"weight", ElementCount(5), 0}}});
+    const OneRank other = OneRank::create(durable(scratch.path()), more).value();
+    expect(other.engine().resume(), ErrorCode::invalid_argument, "number of parameters");
+  }
+  {
+    Config config = durable(scratch.path());
+    config.optimizer.type = cpu_adam::Optimizer::lion;
+    const OneRank other = OneRank::create(config).value();
+    expect(other.engine().resume(), ErrorCode::invalid_argument, "adam");
+  }
+  const OneRank again = OneRank::create(durable(scratch.path())).value();
+  EXPECT_EQ(again.engine().resume().value()->step, 1u);
+  EXPECT_EQ(again.engine().digest().value(), digest);
+}
+
+fs::path only_file(const fs::path& directory, const std::string& beginning) {
+  for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+    if (entry.is_regular_file() && entry.path().filename().string().starts_with(beginning))
+      return entry.path();
+  }
+  return {};
+}
+
+void flip_bit(const fs::path& file, std::uint64_t offset) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(static_cast<std::streamoff>(offset));
+  const int byte = stream.get();
+  stream.seekp(static_cast<std::streamoff>(offset));
+  stream.put(static_cast<char>(byte ^ 4));
+}
+
+TEST(EngineCommitFaults, NamesTheBytesThatHaveChanged) {
+  for (const auto& [to, file] :
+       {std::pair{OffloadDevice::nvme, "swap0"}, {OffloadDevice::cpu, "copies0-0"}}) {
+    const ScratchDirectory scratch;
+    const Config config = durable(scratch.path(), to);
+    (void)commit_one_step(config);
+    const fs::path damaged = only_file(scratch.path(), file);
+    ASSERT_FALSE(damaged.empty()) << file;
+    // The extents of the last commit are not known here: one bit of each page.
+    for (std::uint64_t at = 100; at < fs::file_size(damaged); at += 4096) flip_bit(damaged, at);
+
+    const OneRank run = OneRank::create(config).value();
+
+    expect(run.engine().resume(), ErrorCode::corrupted, damaged.string());
+    expect(run.engine().digest(), ErrorCode::failed_state, "");
+  }
+}
+
+TEST(EngineCommitFaults, NamesADamagedManifest) {
+  const ScratchDirectory scratch;
+  const Config config = durable(scratch.path());
+  (void)commit_one_step(config);
+  flip_bit(only_file(scratch.path(), "engine0-"), 100);
+
+  expect(OneRank::create(config), ErrorCode::corrupted, "manifest");
+}
+
+TEST(EngineCommitFaults, NamesAFileThatIsMissingOrCut) {
+  for (const bool missing : {false, true}) {
+    const ScratchDirectory scratch;
+    const Config config = durable(scratch.path());
+    (void)commit_one_step(config);
+    const fs::path file = only_file(scratch.path(), "swap0");
+    missing ? (void)fs::remove(file) : fs::resize_file(file, 4096);
+
+    const OneRank run = OneRank::create(config).value();
+
+    const auto resumed = run.engine().resume();
+    ASSERT_FALSE(resumed);
+    EXPECT_NE(resumed.error().message().find("swap0"), std::string::npos) << resumed.error().message();
+  }
+}
+
+TEST(EngineCommitFaults, NeedsADirectoryAndAnEndedStep) {
+  const ScratchDirectory scratch;
+  Config config = durable(scratch.path());
+  {
+    const OneRank run = OneRank::create(config).value();
+    expect(run.engine().commit(), ErrorCode::failed_state, "initialize()");
+    run.initialize();
+    auto gradients = run.engine().gradients(1, *run.stream).value();
+    expect(run.engine().commit(), ErrorCode::failed_state, "step");
+    run.engine().abandon_step(*run.stream).value();
+    (void)run.engine().park(tiers::Tier::host).value();
+    expect(run.engine().commit(), ErrorCode::failed_state, "unpark()");
+    (void)run.engine().unpark().value();
+    EXPECT_TRUE(run.engine().commit());
+  }
+  config.penstock.durable_directories.clear();
+  const OneRank run = OneRank::create(config).value();
+  run.initialize();
+  expect(run.engine().commit(), ErrorCode::failed_state, "durable_directory");
+  expect(run.engine().resume(), ErrorCode::failed_state, "durable_directory");
+}
+
+// At each request of a commit, of swap files and copies.
+TEST(EngineCommitFaults, KeepTheLastCommitWhereAWriteFails) {
+  for (const int error : {EIO, ENOSPC}) {
+    for (const OffloadDevice to : {OffloadDevice::nvme, OffloadDevice::cpu}) {
+      for (std::uint64_t call = 0; call < 3; ++call) {
+        SCOPED_TRACE(std::to_string(call) + " " + std::to_string(error));
+        const ScratchDirectory scratch;
+        const Config config = durable(scratch.path(), to);
+        std::string expected;
+        {
+          tiers::FaultEngine* faults = nullptr;
+          const OneRank run =
+              OneRank::create(config, two_units(), [&faults](swap::RuntimeOptions& options) {
+                for (swap::PathOptions& path : options.paths) {
+                  path.decorate = [&faults](std::unique_ptr<tiers::IoEngine> engine) {
+                    auto faulty = std::make_unique<tiers::FaultEngine>(std::move(engine), tiers::FaultPlan());
+                    faults = faulty.get();
+                    return faulty;
+                  };
+                }
+              }).value();
+          run.initialize();
+          run.train();
+          (void)run.engine().commit().value();
+          expected = run.engine().digest().value();
+          if (faults == nullptr) continue;  // nothing on disk but the copies
+          run.train();
+          faults->add(tiers::Fault::fail(std::nullopt, faults->accepted() + call, error, 1'000'000));
+
+          EXPECT_FALSE(run.engine().commit());
+        }
+
+        const OneRank again = OneRank::create(config).value();
+        EXPECT_EQ(again.engine().resume().value()->generation, 1u);
+        EXPECT_EQ(again.engine().digest().value(), expected);
+      }
+    }
+  }
+}
+
+TEST(EngineCommitFaults, GoOnAfterACommitThatFailed) {
+  const ScratchDirectory scratch;
+  const Config config = durable(scratch.path());
+  std::string expected;
+  {
+    tiers::FaultFileSystem* files = nullptr;
+    std::unique_ptr<tiers::FaultFileSystem> owner;
+    owner = std::make_unique<tiers::FaultFileSystem>(
+        tiers::real_file_system(), tiers::FileSystemFaultPlan{tiers::FileSystemFault::fail(
+                                       tiers::FileSystemFault::Operation::rename, 1, ENOSPC)});
+    files = owner.get();
+    const OneRank run = OneRank::create(config, two_units(), [files](swap::RuntimeOptions& options) {
+                          for (swap::PathOptions& path : options.paths) path.file_system = files;
+                        }).value();
+    run.initialize();
+    run.train();
+    (void)run.engine().commit().value();
+    run.train();
+    expect(run.engine().commit(), ErrorCode::no_space, "manifest");
+    EXPECT_EQ(run.engine().status(), Engine::Status::ready);
+    run.train();
+
+    const CommitReport report = run.engine().commit().value();
+
+    EXPECT_EQ(report.generation, 2u);
+    expected = run.engine().digest().value();
+  }
+  const OneRank again = OneRank::create(config).value();
+  EXPECT_EQ(again.engine().resume().value()->step, 3u);
+  EXPECT_EQ(again.engine().digest().value(), expected);
+}
+
+// Copies of parameters are cut at other places than tiles.
+TEST(EngineCommitFaults, IsContinuedWherePartsOfCopiesMeetInATile) {
+  const ScratchDirectory scratch;
+  Config config = durable(scratch.path(), OffloadDevice::cpu);
+  config.dtype = config.grad_accum_dtype = DType::bf16;
+  config.penstock.state_format = cpu_adam::StateFormat::split;
+  const ModelLayout model = two_units(5'000'000);
+  std::string expected;
+  {
+    const OneRank run = OneRank::create(config, model).value();
+    run.initialize();
+    EXPECT_GE(run.engine().commit().value().copied, ByteCount(60'000'000));
+    expected = run.engine().digest().value();
+  }
+  const OneRank run = OneRank::create(config, model).value();
+
+  EXPECT_EQ(run.engine().resume().value()->step, 0u);
+  EXPECT_EQ(run.engine().digest().value(), expected);
+}
+
+TEST(EngineCommitFaults, IsContinuedInADirectoryOfAnotherName) {
+  const ScratchDirectory scratch;
+  const std::string expected = commit_one_step(durable(scratch.path()));
+  fs::rename(scratch.path() / "run", scratch.path() / "moved");
+  Config config = durable(scratch.path());
+  config.penstock.durable_directories = {scratch.path() / "moved"};
+
+  const OneRank run = OneRank::create(config).value();
+
+  EXPECT_EQ(run.engine().resume().value()->step, 1u);
+  EXPECT_EQ(run.engine().digest().value(), expected);
+}
+
+}  // namespace
+}  // namespace penstock::zero::test

@@ -1,0 +1,197 @@
+// A run that was committed goes on in another process with the same bits.
+#include "kit/cluster.hpp"
+#include "kit/scratch_directory.hpp"
+
+#include <gtest/gtest.h>
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::zero::test {
+namespace {
+
+using penstock::test::ScratchDirectory;
+using penstock::test::SeededRandom;
+
+OffloadDevice random_tier(SeededRandom& random) {
+  return std::array{OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme}[random.below(3)];
+}
+
+constexpr std::array formats = {RunFormat{cpu_adam::StateFormat::fp32},
+                                RunFormat{cpu_adam::StateFormat::split},
+                                RunFormat{cpu_adam::StateFormat::fp32, DType::fp32},
+                                RunFormat{cpu_adam::StateFormat::split_bf16},
+                                RunFormat{cpu_adam::StateFormat::split_q8},
+                                narrow_formats[0]};
+
+RunOptions random_run(std::uint64_t seed, std::uint32_t ranks) {
+  SeededRandom random(seed + 41'000);
+  RunOptions options{
+      .ranks = ranks, .micro_batches = 1 + static_cast<std::uint32_t>(random.below(2)), .steps = 4};
+  options.model = random.below(2) == 0 ? deep_model() : random_model(random);
+  Config& config = options.config;
+  config.stage = static_cast<std::uint32_t>(random.below(4));
+  config.offload_optimizer.device = random_tier(random);
+  config.offload_param.device = config.stage == 3 ? random_tier(random) : OffloadDevice::none;
+  if (random.below(2) == 0) options.device_memory = tiers::DeviceMemory::separate;
+  const RunFormat& format = formats[random.below(formats.size())];
+  if (format.format == cpu_adam::StateFormat::moments) config.stage = std::max(config.stage, 1u);
+  format.set(config);
+  if (random.below(4) == 0 && options.model.groups.size() > 1) options.model.groups[1].frozen = true;
+  return options;
+}
+
+RunOptions durable(RunOptions options, const std::filesystem::path& directory) {
+  options.config.penstock.durable_directories = {directory};
+  return options;
+}
+
+/// The first steps of a run, committed after the last one of them.
+RunOptions first_part(RunOptions options, std::uint32_t steps) {
+  options.steps = steps;
+  options.after_steps = [](Engine& engine) -> Result<void> {
+    PENSTOCK_TRY_ASSIGN(const auto report, engine.commit());
+    EXPECT_GE(report.generation, 1u);
+    return ok();
+  };
+  return options;
+}
+
+/// The rest of it.
+RunOptions second_part(RunOptions options, std::uint32_t first_step) {
+  options.first_step = first_step;
+  options.restore = [first_step](Engine& engine) -> Result<void> {
+    PENSTOCK_TRY_ASSIGN(const auto resumed, engine.resume());
+    EXPECT_EQ(resumed ? resumed->step : ~std::uint64_t{0}, first_step);
+    return ok();
+  };
+  return options;
+}
+
+TEST(EngineCommit, IsContinuedWithTheBitsOfARunThatNeverStopped) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const RunOptions options = random_run(seed, 1 + seed % 3);
+    const RunResult whole = train(options);
+    ASSERT_FALSE(whole.error) << whole.error->message();
+    const ScratchDirectory scratch;
+    const auto directory = scratch.path() / "run";
+
+    const RunResult first = train(first_part(durable(options, directory), 2));
+    ASSERT_FALSE(first.error) << first.error->message();
+    const RunResult second = train(second_part(durable(options, directory), 2));
+    ASSERT_FALSE(second.error) << second.error->message();
+
+    EXPECT_EQ(second.digest, whole.digest);
+    EXPECT_EQ(second.parameters, whole.parameters);
+    EXPECT_EQ(first.above_prediction, std::vector<std::string>{});
+    EXPECT_EQ(second.above_prediction, std::vector<std::string>{});
+  }
+}
+
+TEST(EngineCommit, IsContinuedByOtherRanksStagesTiersAndFormats) {
+  for (std::uint64_t seed = 100; seed < 150; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    SeededRandom random(seed);
+    RunOptions options = random_run(seed, 1 + static_cast<std::uint32_t>(random.below(4)));
+    // Formats that keep the masters and moments exactly.
+    formats[random.below(2)].set(options.config);
+    const ScratchDirectory scratch;
+    const auto directory = scratch.path() / "run";
+    const RunResult first = train(first_part(durable(options, directory), 2));
+    ASSERT_FALSE(first.error) << first.error->message();
+    RunOptions other = random_run(seed + 1000, 1 + static_cast<std::uint32_t>(random.below(4)));
+    other.model = options.model;
+    formats[random.below(2)].set(other.config);
+    other = second_part(durable(other, directory), 2);
+    other.steps = 2;
+    other.after_steps = [](Engine& engine) -> Result<void> {
+      PENSTOCK_TRY(engine.commit());
+      return ok();
+    };
+
+    const RunResult second = train(other);
+
+    ASSERT_FALSE(second.error) << second.error->message();
+    EXPECT_EQ(second.digest, first.digest);
+  }
+}
+
+RunOptions small_run() {
+  RunOptions options{.ranks = 2, .steps = 2};
+  options.config.offload_optimizer.device = OffloadDevice::nvme;
+  return options;
+}
+
+TEST(EngineCommit, IsNotReplacedByANewRun) {
+  const ScratchDirectory scratch;
+  const RunOptions options = durable(small_run(), scratch.path() / "run");
+  ASSERT_FALSE(train(first_part(options, 1)).error);
+
+  const RunResult again = train(options);
+
+  ASSERT_TRUE(again.error);
+  EXPECT_EQ(again.error->code(), ErrorCode::failed_state);
+  EXPECT_NE(again.error->message().find("resume()"), std::string::npos) << again.error->message();
+}
+
+TEST(EngineCommit, KeepsWhatTheTrainerGivesIt) {
+  const ScratchDirectory scratch;
+  const RunOptions options = durable(small_run(), scratch.path() / "run");
+  RunOptions first = options;
+  first.after_steps = [](Engine& engine) -> Result<void> {
+    const std::array bytes = {std::byte{1}, std::byte{0}, std::byte{200}};
+    PENSTOCK_TRY(engine.commit(bytes));
+    return ok();
+  };
+  ASSERT_FALSE(train(first).error);
+  RunOptions second = options;
+  second.first_step = 2;
+  second.restore = [](Engine& engine) -> Result<void> {
+    PENSTOCK_TRY_ASSIGN(const auto resumed, engine.resume());
+    EXPECT_EQ(resumed.value().client, (std::vector{std::byte{1}, std::byte{0}, std::byte{200}}));
+    EXPECT_EQ(resumed->generation, 1u);
+    EXPECT_EQ(resumed->ranks, 2u);
+    return ok();
+  };
+  EXPECT_FALSE(train(second).error);
+}
+
+TEST(EngineCommit, CommitsAgainAndAgain) {
+  const ScratchDirectory scratch;
+  const RunOptions options = durable(small_run(), scratch.path() / "run");
+  RunOptions whole = small_run();
+  whole.steps = 6;
+  const std::string expected = train(whole).digest;
+  for (std::uint32_t step = 0; step < 6; ++step) {
+    RunOptions part = options;
+    part.first_step = step;
+    if (step > 0) part = second_part(part, step);
+    part.steps = step + 1;
+    part.after_steps = [&, step](Engine& engine) -> Result<void> {
+      for (std::uint64_t i = 1; i <= 3; ++i) {
+        PENSTOCK_TRY_ASSIGN(const auto report, engine.commit());
+        EXPECT_EQ(report.generation, 3 * step + i);
+      }
+      if (step < 5) return ok();
+      PENSTOCK_TRY_ASSIGN(const std::string digest, engine.digest());
+      EXPECT_EQ(digest, expected);
+      return ok();
+    };
+    const RunResult result = train(part);
+    ASSERT_FALSE(result.error) << "step " << step << ": " << result.error->message();
+  }
+  // One manifest of each rank.
+  std::size_t manifests = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(scratch.path()))
+    if (entry.path().extension() == ".manifest") ++manifests;
+  EXPECT_EQ(manifests, 2u);
+}
+
+}  // namespace
+}  // namespace penstock::zero::test

@@ -1,0 +1,124 @@
+// The power fails at any operation of a run that commits: it goes on with the bits of a run that never stopped.
+#include "kit/cluster.hpp"
+#include "kit/trainer.hpp"
+
+#include <gtest/gtest.h>
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace penstock::zero::test {
+namespace {
+
+using penstock::test::SeededRandom;
+
+constexpr std::uint32_t steps = 5;
+
+RunOptions random_run(std::uint64_t seed) {
+  SeededRandom random(seed + 77'000);
+  RunOptions options{
+      .ranks = 1 + static_cast<std::uint32_t>(random.below(3)), .micro_batches = 1, .steps = steps};
+  Config& config = options.config;
+  config.stage = 1 + static_cast<std::uint32_t>(random.below(3));
+  config.offload_optimizer.device = random.below(4) == 0 ? OffloadDevice::cpu : OffloadDevice::nvme;
+  config.offload_param.device = OffloadDevice::none;
+  if (config.stage == 3)
+    config.offload_param.device = std::array{OffloadDevice::cpu, OffloadDevice::nvme}[random.below(2)];
+  // Only paths of swap files are simulated.
+  if (config.offload_param.device != OffloadDevice::nvme)
+    config.offload_optimizer.device = OffloadDevice::nvme;
+  const auto format = std::array{cpu_adam::StateFormat::fp32, cpu_adam::StateFormat::split,
+                                 cpu_adam::StateFormat::split_bf16, cpu_adam::StateFormat::split_q8};
+  RunFormat{format[random.below(4)]}.set(config);
+  return options;
+}
+
+/// Continues what the directory has, or begins.
+Result<void> resume_or_initialize(Engine& engine) {
+  PENSTOCK_TRY_ASSIGN(const auto resumed, engine.resume());
+  if (resumed) return ok();
+  return engine.initialize([](ParameterId parameter, std::uint64_t first, std::span<float> values) {
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = initial_value(parameter, first + i);
+  });
+}
+
+/// The disks of all ranks, and how often their power has failed.
+struct Machines {
+  explicit Machines(std::uint32_t ranks) {
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      disks.push_back(std::make_unique<tiers::SimDisk>(tiers::SimDisk::Options()));
+      disks.back()->make_directory("/");
+    }
+  }
+  [[nodiscard]] std::vector<tiers::SimDisk*> all() const {
+    std::vector<tiers::SimDisk*> pointers;
+    for (const auto& disk : disks) pointers.push_back(disk.get());
+    return pointers;
+  }
+  std::vector<std::unique_ptr<tiers::SimDisk>> disks;
+};
+
+/// Trains with a commit before each step, on machines whose power may fail.
+RunResult train_on(const Machines& machines, RunOptions options, std::uint64_t seed) {
+  options.seed = seed;
+  options.disks = machines.all();
+  options.begins_where_restored = true;
+  options.config.penstock.durable_directories = {"/durable"};
+  options.restore = resume_or_initialize;
+  options.without_leases = [](Engine& engine, const RunOptions::ProgramPoint& point) -> Result<void> {
+    if (point.unit != 0 || point.micro_batch != 0 || point.place != RunOptions::ProgramPoint::Place::forward)
+      return ok();
+    PENSTOCK_TRY(engine.commit());
+    return ok();
+  };
+  return train(options);
+}
+
+/// Crashes until the run has ended. Returns how often.
+std::uint64_t crash_until_done(std::uint64_t seed, const std::string& expected) {
+  const RunOptions options = random_run(seed);
+  Machines machines(options.ranks);
+  SeededRandom random(seed);
+  std::uint64_t crashes = 0;
+  for (std::uint64_t attempt = 0; attempt < 200; ++attempt) {
+    // More and more operations, so that it ends.
+    tiers::SimDisk& fails = *machines.disks[random.below(options.ranks)];
+    fails.power_cut_after(random.below(30 + attempt * attempt), random.next());
+    const RunResult result = train_on(machines, options, seed * 1000 + attempt);
+    const bool failed = !fails.has_power();
+    for (const auto& disk : machines.disks) disk->power_on();
+    if (!result.error) {
+      EXPECT_EQ(result.digest, expected);
+      return crashes;
+    }
+    EXPECT_TRUE(failed) << result.error->message();
+    if (!failed) return crashes;
+    ++crashes;
+  }
+  ADD_FAILURE() << "it does not end";
+  return crashes;
+}
+
+TEST(EngineCrash, GoesOnWithTheSameBitsWhereverThePowerFails) {
+  // The slow lane sets a larger number.
+  const char* const asked = std::getenv("PENSTOCK_CRASH_POINTS");
+  const std::uint64_t wanted = asked != nullptr ? std::strtoull(asked, nullptr, 10) : 1000;
+  std::uint64_t crashes = 0;
+  for (std::uint64_t seed = 0; crashes < wanted && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RunOptions whole = random_run(seed);
+    whole.seed = seed;
+    const RunResult expected = train(whole);
+    ASSERT_FALSE(expected.error) << expected.error->message();
+    crashes += crash_until_done(seed, expected.digest);
+  }
+  std::cout << crashes << " crash points, none lost\n";
+}
+
+}  // namespace
+}  // namespace penstock::zero::test
