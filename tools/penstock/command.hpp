@@ -22,7 +22,9 @@ void add_doctor_command(CLI::App& app, ExitStatus& status);
 void add_estimate_command(CLI::App& app, ExitStatus& status);
 /// A command of `config`.
 void add_schedule_command(CLI::App& config, ExitStatus& status);
+void add_inspect_command(CLI::App& app, ExitStatus& status);
 void add_tune_command(CLI::App& app, ExitStatus& status);
+void add_verify_command(CLI::App& app, ExitStatus& status);
 
 /// Prints the error to standard error and returns the exit status for it.
 inline ExitStatus fail(const Error& error) {

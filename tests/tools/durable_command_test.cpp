@@ -1,0 +1,127 @@
+#include "kit/cluster.hpp"
+#include "kit/scratch_directory.hpp"
+#include "run_penstock.hpp"
+
+#include <gtest/gtest.h>
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace penstock::zero::test {
+namespace {
+
+using penstock::test::run_penstock;
+using penstock::test::ScratchDirectory;
+
+constexpr std::uint32_t ranks = 2, steps = 3;
+
+/// Commits a run of two ranks after three steps, the client's bytes with it.
+class DurableCommands : public testing::Test {
+ protected:
+  void SetUp() override {
+    RunOptions options{.ranks = ranks, .steps = steps};
+    options.config.offload_optimizer.device = OffloadDevice::nvme;
+    options.config.penstock.durable_directories = {directory()};
+    options.after_steps = [](Engine& engine) -> Result<void> {
+      PENSTOCK_TRY(engine.commit(std::as_bytes(std::span("epoch 7", 7))));
+      return ok();
+    };
+    const RunResult run = train(options);
+    ASSERT_FALSE(run.error) << run.error->message();
+  }
+  std::string directory() const { return (scratch_.path() / "run").string(); }
+  /// Of rank 1.
+  std::filesystem::path file_of_rank(const std::string& beginning) const {
+    for (const auto& entry : std::filesystem::directory_iterator(directory() + "/rank0001")) {
+      if (entry.path().filename().string().starts_with(beginning)) return entry.path();
+    }
+    ADD_FAILURE() << beginning;
+    return {};
+  }
+
+ private:
+  ScratchDirectory scratch_;
+};
+
+/// Changes every byte of the file from `offset` on.
+void overwrite(const std::filesystem::path& path, std::uint64_t offset) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  std::string bytes(std::filesystem::file_size(path) - offset, '\0');
+  file.seekg(static_cast<std::streamoff>(offset));
+  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  std::transform(bytes.begin(), bytes.end(), bytes.begin(),
+                 [](char byte) { return static_cast<char>(byte ^ 0x55); });
+  file.seekp(static_cast<std::streamoff>(offset));
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+TEST_F(DurableCommands, InspectPrintsTheCommit) {
+  const auto json = run_penstock({"inspect", "--json", directory()}).json();
+  const auto text = run_penstock({"inspect", directory()});
+
+  ASSERT_EQ(json["commits"].size(), 1u) << json;
+  const Json::Value& commit = json["commits"][0];
+  EXPECT_TRUE(commit["complete"].asBool()) << commit;
+  EXPECT_EQ(commit["step"].asUInt(), steps);
+  EXPECT_EQ(commit["ranks"].asUInt(), ranks);
+  EXPECT_EQ(commit["client_bytes"][1].asUInt(), 7u);
+  EXPECT_GT(commit["tensors"].asUInt(), 0u);
+  EXPECT_GE(commit["state_bytes"].asUInt64(), 12 * commit["elements"].asUInt64());
+  for (const Json::Value& file : commit["files"])
+    EXPECT_TRUE(std::filesystem::exists(file.asString())) << file;
+  EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_NE(text.out.find("step 3, 0 skipped; 2 of 2 ranks"), std::string::npos) << text.out;
+}
+
+TEST_F(DurableCommands, VerifyReadsEveryTensor) {
+  const auto inspected = run_penstock({"inspect", "--json", directory()}).json();
+  const auto verified = run_penstock({"verify", "--json", directory()});
+
+  EXPECT_EQ(verified.status, 0) << verified.err;
+  const Json::Value row = verified.json()[0];
+  EXPECT_EQ(row["tensors"], inspected["commits"][0]["tensors"]);
+  EXPECT_EQ(row["damaged"].asUInt(), 0u);
+  EXPECT_EQ(row["bytes"].asUInt64(), inspected["commits"][0]["state_bytes"].asUInt64() +
+                                         inspected["commits"][0]["parameter_bytes"].asUInt64());
+}
+
+TEST_F(DurableCommands, VerifyNamesWhatIsDamaged) {
+  const auto swap = file_of_rank("swap");
+  overwrite(swap, 0);
+
+  const auto verified = run_penstock({"verify", directory()});
+
+  EXPECT_EQ(verified.status, 1) << verified.out;
+  EXPECT_NE(verified.err.find(swap.string()), std::string::npos) << verified.err;
+  EXPECT_NE(verified.out.find("tensors are damaged"), std::string::npos) << verified.out;
+}
+
+TEST_F(DurableCommands, ADamagedManifestIsNamed) {
+  const auto manifest = file_of_rank("engine0-");
+  overwrite(manifest, 40);
+
+  for (const char* command : {"inspect", "verify"}) {
+    const auto result = run_penstock({command, directory()});
+    EXPECT_EQ(result.status, 1) << result.out;
+    EXPECT_NE(result.err.find(manifest.string()), std::string::npos) << result.err;
+    EXPECT_NE(result.out.find("incomplete"), std::string::npos) << result.out;
+  }
+}
+
+TEST_F(DurableCommands, ADirectoryWithoutACommitIsRefused) {
+  const ScratchDirectory empty;
+  const std::string missing = empty.path().string() + "/missing";
+  for (const auto& [directory, status] : {std::pair{empty.path().string(), 2}, {missing, 1}}) {
+    for (const char* command : {"inspect", "verify"}) {
+      const auto result = run_penstock({command, directory});
+      EXPECT_EQ(result.status, status) << result.out;
+      EXPECT_NE(result.err.find(directory), std::string::npos) << result.err;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace penstock::zero::test

@@ -1,0 +1,32 @@
+#pragma once
+
+#include "zero/commit/manifest.hpp"
+#include "zero/commit/rank_directory.hpp"
+
+#include <penstock/base/result.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace penstock::tool {
+
+/// A commit in a durable directory, with the manifests that were found.
+struct FoundCommit {
+  std::uint32_t engine = 0;
+  std::uint64_t generation = 0;
+  std::vector<zero::Manifest> manifests;  ///< by rank
+
+  [[nodiscard]] bool is_complete() const { return manifests.size() == manifests.front().ranks; }
+};
+
+struct FoundCommits {
+  std::vector<FoundCommit> commits;  ///< by engine and generation
+  std::vector<Error> damaged;        ///< manifests that cannot be read
+};
+
+/// Errors: not_found and permission, for a directory; invalid_argument, for one that no run has used.
+[[nodiscard]] Result<FoundCommits> find_commits(const std::vector<std::filesystem::path>& directories);
+
+}  // namespace penstock::tool
