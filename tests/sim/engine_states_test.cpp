@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -136,6 +137,38 @@ INSTANTIATE_TEST_SUITE_P(Every, EngineStates,
                                          RunFormat{StateFormat::split_bf16}, RunFormat{StateFormat::split_q8},
                                          narrow_formats[0], narrow_formats[1], narrow_formats[2]),
                          [](const auto& tested) { return tested.param.name(); });
+
+TEST(EngineRestore, RefusesAMasterWhoseParameterWouldBeInfinite) {
+  struct Limit {
+    DType dtype;
+    float least_infinite;
+  };
+  for (const Limit& limit : {Limit{DType::fp16, 65520.0f}, Limit{DType::bf16, 0x1.FFp127f}}) {
+    RunOptions options{.ranks = 1, .steps = 1, .seed = 3};
+    options.config.dtype = options.config.grad_accum_dtype = limit.dtype;
+    options.after_steps = [&](Engine& engine) -> Result<void> {
+      for (const float sign : {1.0f, -1.0f}) {
+        const auto with = [&](float value) {
+          return engine.initialize([=](ParameterId, std::uint64_t, std::span<float> values) {
+            std::fill(values.begin(), values.end(), 0.5f);
+            values.back() = sign * value;
+          });
+        };
+        const auto refused = with(limit.least_infinite);
+        EXPECT_FALSE(refused) << to_string(limit.dtype);
+        if (refused) continue;
+        EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+        EXPECT_NE(refused.error().message().find("finite in " + std::string(to_string(limit.dtype))),
+                  std::string::npos)
+            << refused.error().message();
+        EXPECT_TRUE(with(std::nextafter(limit.least_infinite, 0.0f)));
+      }
+      return ok();
+    };
+    const RunResult result = train(options);
+    EXPECT_FALSE(result.error) << result.error->message();
+  }
+}
 
 TEST(EngineRestore, AnErrorOfTheSourceIsReturnedAndTheCallCanBeRepeated) {
   RunOptions options{.ranks = 1, .steps = 1, .seed = 3};

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace penstock::zero {
 
@@ -28,19 +29,37 @@ Result<void> check_callable(const char* operation, const char* name, const Funct
   return Error::invalid_argument(operation).object(name).wanted("a function").got("an empty std::function");
 }
 
-/// Values of a state that a run can go on with.
-Result<void> check_finite(const char* operation, const ParameterLayout& parameter,
-                          cpu_adam::Optimizer optimizer, cpu_adam::StateKind kind, std::uint64_t first,
-                          std::span<const float> values) {
-  const bool squared = kind == cpu_adam::StateKind::second_moment && !cpu_adam::is_custom(optimizer);
-  const auto bad = std::find_if(values.begin(), values.end(),
-                                [&](float value) { return !std::isfinite(value) || (squared && value < 0); });
+/// The least number that `dtype` rounds to infinity, which is half a unit above its largest one; none for fp32.
+std::optional<float> least_infinite(DType dtype) {
+  switch (dtype) {
+    case DType::fp16: return 65520.0f;
+    case DType::bf16: return 0x1.FFp127f;
+    case DType::fp32: break;
+  }
+  return std::nullopt;
+}
+
+/// Values of a state that a run can go on with: a finite one, and a master whose parameter is finite.
+Result<void> check_finite(const char* operation, const ParameterLayout& parameter, const Config& config,
+                          cpu_adam::StateKind kind, std::uint64_t first, std::span<const float> values) {
+  const bool squared =
+      kind == cpu_adam::StateKind::second_moment && !cpu_adam::is_custom(config.optimizer.type);
+  const auto limit =
+      kind == cpu_adam::StateKind::master ? least_infinite(config.dtype) : std::optional<float>();
+  const auto bad = std::find_if(values.begin(), values.end(), [&](float value) {
+    return !std::isfinite(value) || (squared && value < 0) || (limit && std::fabs(value) >= *limit);
+  });
   if (bad == values.end()) return ok();
   const auto at = first + static_cast<std::uint64_t>(bad - values.begin());
-  return Error::invalid_argument(operation)
-      .object(std::string(to_string(kind)) + " of " + parameter.name + ", element " + std::to_string(at))
-      .wanted(squared ? "a finite number, 0 or more" : "a finite number")
-      .got(number_text(*bad));
+  auto error =
+      Error::invalid_argument(operation)
+          .object(std::string(to_string(kind)) + " of " + parameter.name + ", element " + std::to_string(at))
+          .got(number_text(*bad));
+  if (squared) return std::move(error).wanted("a finite number, 0 or more");
+  if (!std::isfinite(*bad)) return std::move(error).wanted("a finite number");
+  return std::move(error)
+      .wanted("a number that is finite in " + std::string(to_string(config.dtype)))
+      .advice("train in bf16 or fp32, or scale the model's values");
 }
 
 }  // namespace
@@ -81,8 +100,7 @@ Result<void> EngineState::restore(const char* operation, std::uint64_t step, con
   const auto checked = [&](ParameterId id, cpu_adam::StateKind kind, std::uint64_t first,
                            std::span<float> values) -> Result<void> {
     PENSTOCK_TRY(source(id, kind, first, values));
-    return check_finite(operation, options_.model.parameter(id), options_.config.optimizer.type, kind, first,
-                        values);
+    return check_finite(operation, options_.model.parameter(id), options_.config, kind, first, values);
   };
   PENSTOCK_TRY(optimizer_.restore(
       context_.flats, context_.communicator.rank(), step,

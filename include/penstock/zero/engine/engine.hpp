@@ -403,8 +403,9 @@ class Engine {
   ///
   /// Until unpark(), calls that need what is parked return failed_state: with the parameters, all but
   /// finish_update(), set_groups(), restore_loss_scaler() and those that only read a number; with the gradients, those
-  /// of a step but acquire() and checkpoint(); with the optimizer, step(), digest(), read_states(), restore() and
-  /// initialize(). The engine may be destroyed.
+  /// of a step but acquire() and checkpoint(), restore() and initialize(); with the optimizer, step(), digest(),
+  /// read_states(), restore() and initialize(); commit() and resume() always. A step is abandoned after unpark(). The
+  /// engine may be destroyed.
   ///
   /// Errors: invalid_argument, for no kinds, Tier::device, arguments that differ between ranks, directories with
   /// Tier::host, and for Tier::nvme without any directory; failed_state, naming what is outstanding, and while anything
