@@ -96,6 +96,16 @@ TEST_F(Doctor, ExaminesThePathsOfAConfigurationWithItsIoSettings) {
       << missing.out;
 }
 
+TEST_F(Doctor, ExaminesTheDirectoryInWhichADurableRunMakesItsOwn) {
+  const auto result =
+      run_penstock({"doctor", "--json", "--config",
+                    config("/nonexistent/penstock", R"("durable_directory": ")" + directory() + R"(/run")")});
+
+  EXPECT_EQ(result.status, 0) << result.out << result.err;
+  EXPECT_TRUE(by_capability(result.json()).contains("swap files of " + directory())) << result.out;
+  EXPECT_EQ(directory_.entry_count(), 0u);
+}
+
 TEST_F(Doctor, FailsAtTheDeadlineOfAConfigurationWhereADirectoryDoesNotAnswer) {
   const std::string file = config(directory(), R"("io_deadline_seconds": 1)");
   const int status = in_child([&] {

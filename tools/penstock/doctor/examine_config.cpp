@@ -12,7 +12,7 @@ namespace {
 using State = Finding::State;
 
 std::string how_to_estimate(const std::filesystem::path& file) {
-  return "penstock estimate --config " + file.string() + " --params N --largest-layer N";
+  return "penstock estimate --config " + file.string() + " --model MODEL";
 }
 
 Finding examine_host_budget(const zero::Config& config, const std::filesystem::path& file) {
@@ -45,24 +45,24 @@ std::vector<Finding> examine_config(const std::filesystem::path& file, std::uint
     return {{State::unusable, "settings" + of, one_line(config.error()), "no run can start with it",
              "correct the named keys; penstock config check FILE prints a line for each"}};
   }
-  std::size_t count = 0;
-  for (const zero::OffloadConfig* offload : {&config->offload_param, &config->offload_optimizer}) {
-    if (offload->device != zero::OffloadDevice::nvme) continue;
-    for (const std::filesystem::path& directory : offload->nvme_paths) {
-      ++count;
-      auto path = std::find_if(paths.begin(), paths.end(),
-                               [&](const swap::PathOptions& one) { return one.directory == directory; });
-      if (path == paths.end()) path = paths.insert(path, {.directory = directory});
-      path->request_max = config->aio_block_size;
-      path->in_flight_max = config->aio_block_size * config->aio_queue_depth;
-      path->deadline = std::chrono::seconds(config->penstock.io_deadline_seconds);
-      path->engine = config->penstock.io_engine;
-    }
+  const auto& directories = config->swap_directories();
+  for (const std::filesystem::path& named : directories) {
+    // A run makes its durable directory itself.
+    std::error_code ignored;
+    const bool is_made = config->is_durable() && !std::filesystem::exists(named, ignored);
+    const std::filesystem::path directory = is_made ? std::filesystem::absolute(named).parent_path() : named;
+    auto path = std::find_if(paths.begin(), paths.end(),
+                             [&](const swap::PathOptions& one) { return one.directory == directory; });
+    if (path == paths.end()) path = paths.insert(path, {.directory = directory});
+    path->request_max = config->aio_block_size;
+    path->in_flight_max = config->aio_block_size * config->aio_queue_depth;
+    path->deadline = std::chrono::seconds(config->penstock.io_deadline_seconds);
+    path->engine = config->penstock.io_engine;
   }
   return {
       {.capability = "settings" + of,
-       .found =
-           "stage " + std::to_string(config->stage) + ", " + std::to_string(count) + " directories named"},
+       .found = "stage " + std::to_string(config->stage) + ", " + std::to_string(directories.size()) +
+                (directories.size() == 1 ? " directory" : " directories") + " for swap files"},
       examine_host_budget(*config, file),
       {State::unknown, "swap space" + of, "unknown without a model",
        "the size of the swap files depends on the model, so it is not compared with the free space",
