@@ -78,6 +78,20 @@ TEST_F(ConfigCheckOf, NamesTheKeysThatADerivedValueFollowsFrom) {
   }
 }
 
+TEST_F(ConfigCheckOf, PrintsNotesAndErrorsAsJsonToo) {
+  const auto noted = run_penstock(
+      {"config", "check", file(R"({"train_batch_size": 8, "fp16": {"hysteresis": 4}})"), "--json"});
+  const auto refused = run_penstock({"config", "check", file("{\"no_such_key\": 1}"), "--json"});
+
+  EXPECT_EQ(noted.status, 0) << noted.err;
+  EXPECT_NE(noted.json()["notes"].toStyledString().find("fp16.hysteresis, line 1: has no effect"),
+            std::string::npos)
+      << noted.out;
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_NE(refused.json()["error"].asString().find("no_such_key, line 1: unknown key"), std::string::npos)
+      << refused.out;
+}
+
 TEST_F(ConfigCheckOf, PrintsWhatItReadsAgain) {
   const auto first = run_penstock({"config", "check", file(some_origins)});
   const auto as_json = run_penstock({"config", "check", file(some_origins), "--json"});
@@ -87,8 +101,10 @@ TEST_F(ConfigCheckOf, PrintsWhatItReadsAgain) {
     Json::Value now = again.json(), before = as_json.json();
     EXPECT_EQ(before["origins"][0]["key"], "train_batch_size");
     EXPECT_EQ(before["origins"][0]["from"], "line 2");
-    now.removeMember("origins");
-    before.removeMember("origins");
+    for (const char* member : {"origins", "notes"}) {
+      now.removeMember(member);
+      before.removeMember(member);
+    }
     EXPECT_EQ(now, before);
   }
 }

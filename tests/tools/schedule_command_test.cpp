@@ -64,6 +64,12 @@ TEST_F(ConfigSchedule, IsConstantWithoutAScheduler) {
   for (const Json::Value& step : result.json()) EXPECT_EQ(step["lr"].asDouble(), 1e-3);
 }
 
+TEST_F(ConfigSchedule, ReadsAFileWithATrainersOwnBlockOnDemand) {
+  const std::string path = file(R"("my_trainer": {"layers": 12})");
+  EXPECT_EQ(run_penstock({"config", "schedule", path, "--steps", "1"}).status, 2);
+  EXPECT_EQ(run_penstock({"config", "schedule", path, "--steps", "1", "--lenient"}).status, 0);
+}
+
 TEST_F(ConfigSchedule, RefusesWhatItCannotPrint) {
   for (const char* steps : {"0", "-1", "x", "1.5"}) {
     EXPECT_EQ(run_penstock({"config", "schedule", file(one_cycle), "--steps", steps}).status, 2) << steps;

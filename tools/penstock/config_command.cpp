@@ -30,6 +30,8 @@ void print_with_origins(const zero::ConfigFile& file) {
     row["key"] = origin.path;
     row["from"] = origin.from();
   }
+  json["notes"] = Json::Value(Json::arrayValue);
+  for (const std::string& note : file.config.notes) json["notes"].append(note);
   print_json(json);
 }
 
@@ -68,6 +70,11 @@ ExitStatus check(const CheckOptions& options) {
   const auto file = zero::ConfigFile::of_argument(options.file, reading);
   if (!file) {
     fail(file.error());
+    if (options.as_json) {
+      Json::Value json;
+      json["error"] = file.error().message();
+      print_json(json);
+    }
     return bad_usage;
   }
   for (const std::string& note : file->config.notes) fmt::print(stderr, "note: {}\n", note);
@@ -104,7 +111,8 @@ void add_check_command(CLI::App& config, ExitStatus& status) {
   command->add_option("file", options->file, "The configuration, or its text in urlsafe base64")
       ->required()
       ->type_name("FILE");
-  command->add_flag("--json", options->as_json, "JSON without comments, with a list \"origins\"");
+  command->add_flag("--json", options->as_json,
+                    "JSON without comments, with the lists \"origins\" and \"notes\", or with \"error\"");
   command->add_flag(
       "--lenient", options->reading.lenient,
       "Unknown keys in blocks without effect here, and unknown blocks, are notes instead of errors");

@@ -1,4 +1,4 @@
-#include <penstock/zero/config/config.hpp>
+#include <penstock/zero/config/config_file.hpp>
 
 #include "command.hpp"
 
@@ -10,7 +10,7 @@ namespace {
 
 struct ScheduleOptions {
   std::string file;
-  std::uint32_t world_size = 1;
+  zero::ConfigFile::Options reading;
   std::uint64_t steps = 0;
   bool as_json = false, hex = false;
 };
@@ -27,14 +27,15 @@ void print_step(const ScheduleOptions& options, std::uint64_t step, const zero::
 }
 
 ExitStatus print_schedule(const ScheduleOptions& options) {
-  const auto config = zero::Config::from_file(options.file, options.world_size);
-  if (!config) return fail(config.error());
+  const auto file = zero::ConfigFile::of_argument(options.file, options.reading);
+  if (!file) return fail(file.error());
+  const zero::Config& config = file->config;
   if (options.as_json)
     fmt::print("[\n");
   else
     fmt::print("{:>8}  {:<24}  {}\n", "step", "lr", "beta1");
   for (std::uint64_t step = 1; step <= options.steps; ++step) {
-    print_step(options, step, config->learning_rate_of(step));
+    print_step(options, step, config.learning_rate_of(step));
   }
   if (options.as_json) fmt::print("\n]\n");
   return done;
@@ -45,13 +46,16 @@ ExitStatus print_schedule(const ScheduleOptions& options) {
 void add_schedule_command(CLI::App& config, ExitStatus& status) {
   auto options = std::make_shared<ScheduleOptions>();
   CLI::App* command = config.add_subcommand("schedule", "Print the learning rate and beta1 of each step");
-  command->add_option("file", options->file, "The configuration")->required()->type_name("FILE");
+  command->add_option("file", options->file, "The configuration, or its text in urlsafe base64")
+      ->required()
+      ->type_name("FILE");
   command->add_option("--steps", options->steps, "Steps to print, from step 1")
       ->required()
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40));
-  command->add_option("--world-size", options->world_size, "Ranks of the run")
+  command->add_option("--world-size", options->reading.world_size, "Ranks of the run")
       ->check(CLI::Range(1u, 1u << 24))
       ->capture_default_str();
+  command->add_flag("--lenient", options->reading.lenient, "As of config check");
   auto* as_json = command->add_flag("--json", options->as_json, "An array of objects instead of a table");
   command->add_flag("--hex", options->hex, "Exact numbers, in hexadecimal")->excludes(as_json);
   command->callback([options, &status] { status = print_schedule(*options); });

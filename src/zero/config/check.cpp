@@ -145,9 +145,19 @@ void check_other_optimizer(const Config& config, Violations& violations) {
 
 void check_scheduler(const Config& config, Violations& violations) {
   const auto* const cycle = std::get_if<OneCycle>(&config.scheduler);
-  if (cycle == nullptr || cycle->cycle_first_step_size > 0) return;
-  violations.push_back({{"scheduler.params.cycle_first_step_size"},
-                        "wanted a number above 0, got " + write_json(cycle->cycle_first_step_size)});
+  if (cycle == nullptr) return;
+  if (cycle->cycle_first_step_size <= 0) {
+    violations.push_back({{"scheduler.params.cycle_first_step_size"},
+                          "wanted a number above 0, got " + write_json(cycle->cycle_first_step_size)});
+  }
+  const auto check_momentum = [&](std::string_view key, double momentum) {
+    if (!cycle->cycle_momentum || static_cast<float>(momentum) < 1) return;
+    violations.push_back({{key},
+                          "wanted a number of at least 0 and, in single precision, below 1, got " +
+                              write_json(momentum) + "; it is the first of Adam's betas"});
+  };
+  check_momentum("scheduler.params.cycle_min_mom", cycle->cycle_min_mom);
+  check_momentum("scheduler.params.cycle_max_mom", cycle->cycle_max_mom);
 }
 
 /// What only stage 3 has, and what it has not.

@@ -31,7 +31,9 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 std::string_view nearest_spelling(std::string_view word, std::span<const std::string_view> candidates) {
   // A name this long is not a misspelling, and the cost of the distance grows with its square.
   if (word.size() > 100) return {};
-  std::size_t best = std::max<std::size_t>(2, word.size() / 3) + 1;
+  // Words of up to four letters that differ by two have little in common.
+  const std::size_t most = word.size() <= 4 ? 1 : std::max<std::size_t>(2, word.size() / 3);
+  std::size_t best = most + 1;
   std::string_view nearest;
   for (std::string_view candidate : candidates) {
     const std::size_t distance = edit_distance(word, candidate);

@@ -1,6 +1,7 @@
 #include "zero/config/rules.hpp"
 
 #include "zero/config/scheduler_rules.hpp"
+#include "zero/config/unused_keys.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -251,52 +252,11 @@ void apply_deprecated_offload(bool asked, OffloadConfig& offload, std::string_vi
   if (asked) offload.device = OffloadDevice::cpu;
 }
 
-/// For keys that describe swap directories.
-void note_unused_paths(const Config& config, Reader& reader) {
-  const auto on_nvme = [](const OffloadConfig& offload) { return offload.device == OffloadDevice::nvme; };
-  if (on_nvme(config.offload_param) || on_nvme(config.offload_optimizer)) return;
-  for (const std::string_view key : {"penstock.path_weights", "penstock.path_nodes"}) {
-    if (reader.was_given(key)) reader.note(key, "has no effect: nothing is offloaded to nvme");
-  }
-}
-
 /// DeepSpeed drops the block without a word.
 void note_offload_without_zero(const Config& config, Reader& reader) {
   if (config.stage > 0 || config.offload_optimizer.device == OffloadDevice::none) return;
   reader.note("zero_optimization.offload_optimizer",
               "is done here; DeepSpeed ignores it at stage 0, which is the default");
-}
-
-/// For keys of which another key makes use.
-void note_unused_limits(const Config& config, Reader& reader) {
-  const auto note = [&](std::string_view key, bool used, const char* reason) {
-    if (!used && reader.was_given(key)) reader.note(key, std::string("has no effect: ") + reason);
-  };
-  note("zero_optimization.offload_param.max_in_cpu", config.offload_param.device == OffloadDevice::nvme,
-       "offload_param.device is not nvme");
-  // to_json() writes the default too.
-  note("zero_optimization.max_reuse_distance",
-       config.penstock.release == Release::reuse_distance ||
-           config.max_reuse_distance == Config().max_reuse_distance,
-       "penstock.release is planned, which keeps parameters while there is room");
-}
-
-/// A file that asks DeepSpeed for no check gets one here.
-void note_unused_overflow_check(const Config& config, Reader& reader) {
-  if (config.check_grad_overflow || !config.skips_non_finite_gradients()) return;
-  reader.note("bf16.check_grad_overflow",
-              "has no effect: steps with gradients that are not finite are skipped; set "
-              "penstock.non_finite_gradients to \"as_deepspeed\" for DeepSpeed's behaviour");
-}
-
-/// For keys that say which processor updates the states that are offloaded.
-void note_unused_update(const Config& config, Reader& reader) {
-  if (config.offload_optimizer.device != OffloadDevice::none) return;
-  const auto note = [&](std::string_view key) {
-    reader.note(key, "has no effect: offload_optimizer.device is none");
-  };
-  if (config.cpu_update_ratio != 1.0f) note("zero_optimization.offload_optimizer.ratio");
-  if (config.penstock.update_split == UpdateSplit::automatic) note("penstock.update_split");
 }
 
 }  // namespace
@@ -314,10 +274,7 @@ void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size) {
   apply_deprecated_offload(draft.cpu_offload, config.offload_optimizer, "zero_optimization.cpu_offload",
                            "zero_optimization.offload_optimizer", reader);
   note_offload_without_zero(config, reader);
-  note_unused_paths(config, reader);
-  note_unused_limits(config, reader);
-  note_unused_update(config, reader);
-  note_unused_overflow_check(config, reader);
+  note_unused_keys(draft, reader);
   // A drive is saturated by bytes in flight, so shorter requests need a deeper queue.
   config.aio_queue_depth = draft.aio_queue_depth.value_or(static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(ceil_divide((16_MiB).value(), config.aio_block_size.value()), 1, 4096)));

@@ -53,28 +53,29 @@ LearningRate after(const WarmupCosineLR& scheduler, const LearningRate& optimize
   return {optimizer.rate * ratio, optimizer.betas};
 }
 
-double on_stairs(double scale, std::uint64_t count) {
-  if (count == 0) return scale;
-  return std::floor(scale * static_cast<double>(count)) / static_cast<double>(count);
-}
-
-/// The height in the cycle, from 0 to 1.
-double cycle_height(const OneCycle& cycle, double first, double total, double steps) {
+/// The height in the cycle, from 0 to 1. Stairs are counted from the offset in the cycle, which is an integer: the
+/// height as a fraction can be just below a stair.
+double cycle_height(const OneCycle& cycle, double first, double second, double steps) {
+  const double total = first + second;
   const double x = 1.0 + steps / total - std::floor(1 + steps / total);
   const double first_part = first / total;
-  if (x <= first_part) return on_stairs(x / first_part, cycle.cycle_first_stair_count);
-  return on_stairs((x - 1) / (first_part - 1),
-                   cycle.cycle_second_stair_count.value_or(cycle.cycle_first_stair_count));
+  const bool rises = x <= first_part;
+  const std::uint64_t stairs = rises ? cycle.cycle_first_stair_count
+                                     : cycle.cycle_second_stair_count.value_or(cycle.cycle_first_stair_count);
+  if (stairs == 0) return rises ? x / first_part : (x - 1) / (first_part - 1);
+  const double count = static_cast<double>(stairs), offset = std::fmod(steps, total);
+  const double stair = offset <= first ? offset * count / first : (total - offset) * count / second;
+  return std::floor(stair) / count;
 }
 
 LearningRate after(const OneCycle& cycle, const LearningRate& optimizer, std::uint64_t done) {
   const double first = cycle.cycle_first_step_size;
-  const double total = first + cycle.cycle_second_step_size.value_or(first);
+  const double second = cycle.cycle_second_step_size.value_or(first), total = first + second;
   const double steps = static_cast<double>(done) + 1;
   LearningRate now{cycle.cycle_min_lr, optimizer.betas};
   double momentum = cycle.cycle_max_mom;
   if (static_cast<double>(done) < total) {
-    const double height = cycle_height(cycle, first, total, steps);
+    const double height = cycle_height(cycle, first, second, steps);
     now.rate = cycle.cycle_min_lr + (cycle.cycle_max_lr - cycle.cycle_min_lr) * height;
     momentum = cycle.cycle_max_mom - (cycle.cycle_max_mom - cycle.cycle_min_mom) * height;
   } else if (cycle.decay_step_size > 0) {

@@ -94,13 +94,14 @@ struct Key {
   bool any_case = false;  ///< text: DeepSpeed ignores the case of this key's choices
   bool more_choices = false;  ///< text: DeepSpeed has others, which are not supported yet
   double least = 0, most = std::numeric_limits<double>::infinity();  ///< count, real, numbers and bytes
-  std::uint64_t multiple_of = 1;                                     ///< count
-  std::size_t length = 0;                                            ///< numbers: how many; 0: any number
-  bool whole = false;                                                ///< numbers: integers only
-  bool nullable = false;                                             ///< null means the default
-  bool has_default = true;      ///< true: "auto" means the default; false: "auto" is an error
-  std::string_view unset = {};  ///< the default in words, for keys whose `field` is filled by rules
-  Field field = {};             ///< accessors of the member that keeps the value
+  bool zero_is_special = false;   ///< real: 0 is no small number, such as "no clipping"
+  std::uint64_t multiple_of = 1;  ///< count
+  std::size_t length = 0;         ///< numbers: how many; 0: any number
+  bool whole = false;             ///< numbers: integers only
+  bool nullable = false;          ///< null means the default
+  bool has_default = true;        ///< true: "auto" means the default; false: "auto" is an error
+  std::string_view unset = {};    ///< the default in words, for keys whose `field` is filled by rules
+  Field field = {};               ///< accessors of the member that keeps the value
   Consumer read_by = Consumer::none;
 
   [[nodiscard]] bool is_object() const { return kind == Kind::block || kind == Kind::feature; }

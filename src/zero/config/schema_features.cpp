@@ -126,7 +126,26 @@ constexpr Key keys[] = {
     feature_block("weight_quantization",
                   "enabled|num_bits|q_type|q_groups|quantized_initialization|post_init_quant"),
 
+    feature_block(
+        "expert_parallel",
+        "enabled|autoep_size|expert_tensor_parallel_size|validate_folding_routing|async_split_plan|"
+        "preset_model|moe_layer_pattern|expert_pattern|router_pattern|use_grouped_mm|"
+        "disable_triton_grouped_mm|route_norm|route_scale|score_apply|combine_impl|row_weighting_impl|"
+        "gate_up_impl|comm_backend|comm_num_sm|comm_qp_margin|comm_max_tokens_per_rank|num_expert_groups|"
+        "num_limited_groups|score_func|top_k|load_balance_coeff|routed_scaling_factor|expert_w1|expert_w2|"
+        "expert_w3|num_experts_attr|top_k_attr|has_shared_experts|shared_experts_pattern|"
+        "shared_experts_gate_pattern|expert_activation"),
+    feature_switch("use_data_before_expert_parallelism"),
+    unused_block("datastates_ckpt", "chooses DeepSpeed's writer of checkpoints",
+                 "host_cache_size|parser_threads|pin_host_cache"),
+    unused("managed_gradient_accumulation", flag, "the trainer calls step() after the last micro-batch"),
+    unused("vocabulary_size", count, "DeepSpeed only warns of sizes that are no multiple of 8",
+           /*nullable=*/true),
+    unused("log_level", text, "concerns DeepSpeed's own reports only", /*nullable=*/true),
+    unused("disable_python_gc", flag, "no Python runs here"),
+
     unused("origins", list, "where the values come from, as `penstock config check --json` prints it"),
+    unused("notes", list, "on the file, as `penstock config check --json` prints them"),
 
     gone("curriculum_learning", "removed in DeepSpeed 0.19; the trainer makes its own batches"),
     gone("progressive_layer_drop", "removed in DeepSpeed 0.19; the trainer decides which layers run"),

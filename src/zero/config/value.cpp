@@ -188,6 +188,9 @@ tl::expected<Value, std::string> read_count(const Key& key, const Json::Value& j
 tl::expected<Value, std::string> read_real(const Key& key, const Json::Value& json) {
   const auto number = number_of(key, json);
   if (!number || !in_range(key, *number)) return wanted_number(key, json);
+  if (key.zero_is_special && *number != 0 && static_cast<float>(*number) == 0) {
+    return Fault("wanted 0, or a number that is not 0 in single precision, got " + shown(json));
+  }
   return Value{.real = *number};
 }
 

@@ -2,6 +2,8 @@
 
 #include "zero/config/value.hpp"
 
+#include <penstock/zero/config/config_file.hpp>
+
 #include <charconv>
 #include <iterator>
 #include <limits>
@@ -62,6 +64,7 @@ void add_run_options(CLI::App& command, EstimateOptions& o) {
                                         "ds_config.json")
                             ->type_name("FILE");
   for (const char* name : of_config) config->excludes(name);
+  command.add_flag("--lenient", o.lenient, "With --config: as of config check")->needs(config);
   command
       .add_option("--path", o.paths, "With --model: directory of swap files; repeat it for several drives")
       ->type_name("DIR");
@@ -193,10 +196,15 @@ std::filesystem::path placeholder_path() {
   return "DIR";
 }
 
+Result<zero::Config> read_config(const EstimateOptions& options) {
+  PENSTOCK_TRY_ASSIGN(
+      auto file, zero::ConfigFile::read(*options.config,
+                                        {.world_size = run_of(options).ranks(), .lenient = options.lenient}));
+  return std::move(file.config);
+}
+
 Result<zero::Config> config_of(const EstimateOptions& options) {
-  PENSTOCK_TRY_ASSIGN(zero::Config config,
-                      !options.config ? default_config(options)
-                                      : zero::Config::from_file(*options.config, run_of(options).ranks()));
+  PENSTOCK_TRY_ASSIGN(zero::Config config, options.config ? read_config(options) : default_config(options));
   std::vector<std::filesystem::path> paths = known_paths(options, config);
   if (paths.empty()) paths = {placeholder_path()};
   config.offload_param.nvme_paths = config.offload_optimizer.nvme_paths = paths;

@@ -21,6 +21,7 @@ struct EstimateOptions {
   // The run.
   std::uint32_t gpus_per_node = 1, nodes = 1, micro_batches = 1;
   std::optional<std::string> config;
+  bool lenient = false;  ///< see zero::ConfigFile::Options
   std::string offload_param = "nvme", offload_optimizer = "nvme", dtype = "bf16", state_format = "fp32",
               device_memory = "separate";
   std::vector<std::filesystem::path> paths;
@@ -48,6 +49,8 @@ void check_estimate_options(const CLI::App& command, const EstimateOptions& opti
 [[nodiscard]] cpu_adam::StateFormat state_format_of(const std::string& name);
 [[nodiscard]] zero::estimate::RunShape run_of(const EstimateOptions& options);
 
+/// The file of --config.
+[[nodiscard]] Result<zero::Config> read_config(const EstimateOptions& options);
 /// The configuration for a model: that of --config, or one with stage 3 and what the options say. `--path` replaces the
 /// directories; without any, one with the name of placeholder_path() stands for them.
 [[nodiscard]] Result<zero::Config> config_of(const EstimateOptions& options);

@@ -50,8 +50,7 @@ void note_unused_budgets(const zero::PenstockConfig& config) {
 }
 
 Result<void> take_config(const EstimateOptions& options, zero::RunEstimateOptions& run) {
-  PENSTOCK_TRY_ASSIGN(const auto config,
-                      zero::Config::from_file(*options.config, options.gpus_per_node * options.nodes));
+  PENSTOCK_TRY_ASSIGN(const auto config, read_config(options));
   if (options.format == "penstock") note_unused_budgets(config.penstock);
   run.stage = config.stage;
   run.dtype = config.dtype;

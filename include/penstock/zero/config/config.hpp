@@ -193,8 +193,8 @@ struct Config {
 
   /// Reads only the text; check_paths() checks the directories of `nvme_path`.
   ///
-  /// Errors: not_found and permission, of the file; invalid_config, whose notes list every error;
-  /// invalid_argument, when `world_size` is 0.
+  /// Errors: not_found and permission, of the file; invalid_config, whose notes list every error, or the first of the
+  /// syntax; invalid_argument, when `world_size` is 0.
   [[nodiscard]] static Result<Config> from_file(const std::filesystem::path& file, std::uint32_t world_size);
   /// `name` is used as the file's name in messages.
   [[nodiscard]] static Result<Config> from_text(std::string_view text, const std::string& name,

@@ -108,6 +108,20 @@ TEST(Schedule, EndsAtTheFloorForEachStepAfterTheRun) {
   EXPECT_EQ(decay->learning_rate_of(1'000'000).rate, 0);
 }
 
+TEST(Schedule, TakesAMomentumThatNoStepUsesAsItIs) {
+  EXPECT_TRUE(read_scheduler(R"({"type": "OneCycle", "params": {"cycle_min_lr": 1, "cycle_max_lr": 2,
+    "cycle_momentum": false, "cycle_max_mom": 1}})"));
+}
+
+TEST(Schedule, ReachesEachStairOfACycleAtTheIntegerOffsetThatItBeginsWith) {
+  const auto config = read_scheduler(R"({"type": "OneCycle", "params": {"cycle_min_lr": 1e-4,
+    "cycle_max_lr": 1e-3, "cycle_first_step_size": 3, "cycle_first_stair_count": 3}})");
+  const double wanted[] = {1e-4, 4e-4, 7e-4, 1e-3, 7e-4, 4e-4, 1e-4};
+
+  for (std::uint64_t step = 1; step <= std::size(wanted); ++step)
+    EXPECT_NEAR(config->learning_rate_of(step).rate, wanted[step - 1], 1e-18) << "step " << step;
+}
+
 TEST(Schedule, RefusesParametersThatItsTypeDoesNotHaveAndListsItsOwn) {
   EXPECT_TRUE(contains(refusal_of(R"({"type": "WarmupLR", "params": {"total_num_steps": 5}})"),
                        "scheduler.params.total_num_steps, line 1: WarmupLR has no such parameter; it takes "
@@ -130,6 +144,12 @@ TEST(Schedule, RefusesWhatHasNoMeaning) {
        "scheduler.params.cycle_max_lr: OneCycle needs it"},
       {R"({"type": "OneCycle", "params": {"cycle_min_lr": 1, "cycle_max_lr": 2, "cycle_first_step_size": 0}})",
        "scheduler.params.cycle_first_step_size, line 1: wanted a number above 0, got 0"},
+      {R"({"type": "OneCycle", "params": {"cycle_min_lr": 1, "cycle_max_lr": 2, "cycle_max_mom": 1}})",
+       "scheduler.params.cycle_max_mom, line 1: wanted a number of at least 0 and, in single precision, "
+       "below 1, "
+       "got 1"},
+      {R"({"type": "OneCycle", "params": {"cycle_min_lr": 1, "cycle_max_lr": 2, "cycle_min_mom": 0.99999999999}})",
+       "scheduler.params.cycle_min_mom, line 1: wanted"},
       {R"({"type": "LRRangeTest", "params": {"lr_range_test_step_size": 0}})",
        "wanted an integer of at least 1"},
       {R"({"type": "StepLR", "params": {}})", "scheduler.type, line 1: not supported yet"},

@@ -56,6 +56,25 @@ TEST(ConfigReader, NamesTheKeyForANameThatOtherLibrariesUse) {
       contains(refusal(R"({"train_batch_size": 8, "learning_rate": 1})"), "use \"optimizer.params.lr\""));
 }
 
+TEST(ConfigReader, SuggestsNothingForAShortWordThatHasLittleInCommonWithAnyKey) {
+  const std::string unlike = refusal(R"({"train_batch_size": 8, "foo": 1})");
+  EXPECT_TRUE(contains(unlike, "foo, line 1: unknown key")) << unlike;
+  EXPECT_FALSE(contains(unlike, "did you mean")) << unlike;
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "aoi": {}})"), "did you mean \"aio\"?"));
+}
+
+TEST(ConfigReader, TakesTheKeysOfDeepSpeedThatHaveNoEffectHere) {
+  const auto config = read(R"({"train_batch_size": 8, "log_level": "info", "disable_python_gc": true,
+    "managed_gradient_accumulation": false, "vocabulary_size": 50257, "expert_parallel": {"enabled": false},
+    "use_data_before_expert_parallelism": false, "datastates_ckpt": {"host_cache_size": 16},
+    "data_types": {"param_dtype": null, "buffer_dtype": "fp32", "keep_in_fp32_modules": "auto"}})");
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "expert_parallel": {"enabled": true}})"),
+                       "expert_parallel, line 1: not supported yet"));
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "data_types": {"param_dtype": "bf16"}})"),
+                       "data_types.param_dtype, line 1: not supported yet"));
+}
+
 TEST(ConfigReader, SaysWhereAMisplacedKeyBelongs) {
   const std::string message =
       refusal(R"({"train_batch_size": 8, "zero_optimization": {"aio": {"block_size": 262144}}})");

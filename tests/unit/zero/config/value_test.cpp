@@ -76,6 +76,15 @@ TEST(ConfigValue, MindsTheCaseOfANameWhereDeepSpeedDoes) {
   }
 }
 
+TEST(ConfigValue, RefusesASmallNumberThatSinglePrecisionMakesTheSpecialValueZero) {
+  for (const std::string keys :
+       {R"("gradient_clipping": 1e-46)", R"("fp16": {"enabled": true, "loss_scale": 3e-50})"}) {
+    const std::string message = refusal(R"({"train_batch_size": 8, )" + keys + "}");
+    EXPECT_TRUE(contains(message, "wanted 0, or a number that is not 0 in single precision, got")) << message;
+  }
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "gradient_clipping": 1e-45})"), "accepted"));
+}
+
 TEST(ConfigValue, NamesTheLimitOfANumberThatIsAboveIt) {
   const std::string bytes = "wanted at most 18446744073709549568 bytes (16 EiB), got ";
   const std::string single = " to 3.4028235e+38, the largest in single precision, got ";
