@@ -101,6 +101,13 @@ Result<Config> read(const Json::Value& json) {
   return Config::from_text(Json::writeString(Json::StreamWriterBuilder(), json), "ds_config.json", ranks);
 }
 
+std::vector<std::string> choices_of(const Key& key) {
+  std::vector<std::string> choices;
+  std::istringstream list{std::string(key.choices)};
+  for (std::string choice; std::getline(list, choice, '|');) choices.push_back(choice);
+  return choices;
+}
+
 /// Values near `now` that the key might take.
 std::vector<Json::Value> variations(const Key& key, const Json::Value& now) {
   switch (key.kind) {
@@ -113,10 +120,8 @@ std::vector<Json::Value> variations(const Key& key, const Json::Value& now) {
     case Kind::real: return {now.asDouble() / 2, now.asDouble() + 0.5};
     case Kind::text: {
       if (key.choices.empty()) return {"any", "linear"};  // the second is a warm-up's
-      std::vector<Json::Value> choices;
-      std::istringstream list{std::string(key.choices)};
-      for (std::string choice; std::getline(list, choice, '|');) choices.emplace_back(choice);
-      return choices;
+      const auto choices = choices_of(key);
+      return {choices.begin(), choices.end()};
     }
     case Kind::paths:
     case Kind::numbers: {
@@ -129,7 +134,11 @@ std::vector<Json::Value> variations(const Key& key, const Json::Value& now) {
     }
     case Kind::list: return {parse("[1]")};
     case Kind::block: return {};
-    case Kind::feature: return {parse(R"({"enabled": true})"), parse(R"({"key": 1})")};
+    case Kind::feature: {
+      std::vector<Json::Value> objects{parse(R"({"key": 1})")};
+      for (const std::string& member : choices_of(key)) objects.emplace_back()[member] = true;
+      return objects;
+    }
   }
   return {};
 }

@@ -156,18 +156,19 @@ TEST(ScheduleOfAnEngine, RefusesAStepForWhichItGivesNoBeta) {
                               .cycle_max_lr = 1,
                               .cycle_first_step_size = 1,
                               .decay_step_size = 1,
-                              .cycle_max_mom = 1,
+                              .cycle_min_mom = 0.5,
+                              .cycle_max_mom = 0.75,
                               .decay_mom_rate = 1};
   OneUnit run(config);
-  for (int i = 0; i < 2; ++i) EXPECT_TRUE(run.step(1.0f));
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(run.step(1.0f));
 
-  const auto refused = run.step(1.0f);
+  const auto refused = run.step(1.0f);  // 0.75 * (1 + decay_mom_rate)
 
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), ErrorCode::invalid_config);
   EXPECT_NE(refused.error().message().find("decay_mom_rate"), std::string::npos) << refused.error().message();
   EXPECT_EQ(run.engine().status(), Engine::Status::ready);
-  EXPECT_EQ(run.engine().completed_steps(), 2u);
+  EXPECT_EQ(run.engine().completed_steps(), 3u);
 }
 
 }  // namespace
