@@ -116,8 +116,10 @@ class SimulatedRank final : public swap::IdleHandler {
 
   static Config config_of(const RunOptions& options, const std::filesystem::path& directory) {
     Config config = options.config;
+    std::vector<std::filesystem::path> disks{directory};
+    for (std::size_t i = 1; i < options.paths; ++i) disks.push_back(directory / std::to_string(i));
     for (OffloadConfig* offload : {&config.offload_param, &config.offload_optimizer}) {
-      if (offload->device == OffloadDevice::nvme) offload->nvme_paths.assign(options.paths, directory);
+      if (offload->device == OffloadDevice::nvme) offload->nvme_paths = disks;
     }
     config.gradient_accumulation_steps = options.configured_micro_batches.value_or(options.micro_batches);
     return config;

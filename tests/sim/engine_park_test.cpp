@@ -306,6 +306,7 @@ TEST(EnginePark, NamesWhatIsWrong) {
   expect(engine.park(Tier::host, ParkKinds(9)), ErrorCode::invalid_argument, "kinds");
   expect(engine.park(Tier::device), ErrorCode::invalid_argument, "host or nvme");
   expect(engine.park(Tier::nvme), ErrorCode::invalid_argument, "pass the directories");
+  expect(engine.park(Tier::nvme, all, {"/tmp", ""}), ErrorCode::invalid_argument, "directories[1]");
   expect(engine.park(Tier::host, all, {"/tmp"}), ErrorCode::invalid_argument, "none");
   {
     const auto lease = engine.acquire(0, rank.stream()).value();

@@ -78,6 +78,20 @@ TEST_F(ConfigCheckOf, NamesTheKeysThatADerivedValueFollowsFrom) {
   }
 }
 
+TEST_F(ConfigCheckOf, SaysWhatALineSaysWhereItsValueIsAnother) {
+  const auto adam_w = run_penstock(
+      {"config", "check",
+       file(R"({"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"adam_w_mode": false}}})")});
+  const auto adam =
+      run_penstock({"config", "check", file(R"({"train_batch_size": 8, "optimizer": {"type": "Adam"}})")});
+
+  EXPECT_NE(adam_w.out.find("\"adam_w_mode\": true,  // line 1, which says false\n"), std::string::npos)
+      << adam_w.out;
+  EXPECT_NE(adam_w.out.find("\"type\": \"AdamW\"  // line 1\n"), std::string::npos) << adam_w.out;
+  EXPECT_NE(adam.out.find("\"type\": \"AdamW\"  // line 1, which says \"Adam\"\n"), std::string::npos)
+      << adam.out;
+}
+
 TEST_F(ConfigCheckOf, PrintsNotesAndErrorsAsJsonToo) {
   const auto noted = run_penstock(
       {"config", "check", file(R"({"train_batch_size": 8, "fp16": {"hysteresis": 4}})"), "--json"});

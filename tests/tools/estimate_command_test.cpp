@@ -72,6 +72,22 @@ TEST(EstimateCommand, SaysWhatEachTierHoldsAndWhatIsWritten) {
   EXPECT_EQ(json["nvme_written_per_step_per_node_bytes"].asUInt64(), 4u * 14 << 20);
 }
 
+TEST(EstimateCommand, IgnoresUnknownKeysOfOthersWhereItIsLenient) {
+  const ScratchDirectory directory;
+  const std::string file = (directory.path() / "ds_config.json").string();
+  std::ofstream(file) << R"({"train_batch_size": 8, "my_trainer": {"a": 1}})";
+  std::vector<std::string> arguments{"estimate", "--params", "1e8", "--largest-layer",
+                                     "1e7",      "--config", file};
+  const auto strict = run_penstock(arguments);
+  arguments.emplace_back("--lenient");
+  const auto lenient = run_penstock(arguments);
+
+  EXPECT_EQ(strict.status, 2);
+  EXPECT_NE(strict.err.find("my_trainer, line 1: unknown key"), std::string::npos) << strict.err;
+  EXPECT_EQ(lenient.status, 0) << lenient.err;
+  EXPECT_NE(lenient.err.find("my_trainer, line 1: unknown key, ignored"), std::string::npos) << lenient.err;
+}
+
 TEST(EstimateCommand, TakesTheRunFromAConfiguration) {
   const auto estimate = [](const std::string& name) {
     const std::string file = (golden_directory() / "config/cases" / name).string();
@@ -90,7 +106,9 @@ TEST(EstimateCommand, SaysThatItDoesNotUseTheBudgetsOfAConfiguration) {
   ScratchDirectory directory;
   const std::string file = (directory.path() / "config.json").string();
   const auto notes = [&](const char* penstock, const char* format) {
-    std::ofstream(file) << R"({"train_micro_batch_size_per_gpu": 1, "penstock": )" << penstock << "}";
+    std::ofstream(file)
+        << R"({"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "Adam"}, "penstock": )" << penstock
+        << "}";
     const auto result = run_penstock(
         {"estimate", "--params", "1e8", "--largest-layer", "1e7", "--config", file, "--format", format});
     EXPECT_EQ(result.status, 0) << result.err;

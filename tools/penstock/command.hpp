@@ -6,6 +6,8 @@
 #include <json/json.h>
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <string>
+#include <vector>
 
 namespace penstock::tool {
 
@@ -25,6 +27,11 @@ void add_schedule_command(CLI::App& config, ExitStatus& status);
 void add_inspect_command(CLI::App& app, ExitStatus& status);
 void add_tune_command(CLI::App& app, ExitStatus& status);
 void add_verify_command(CLI::App& app, ExitStatus& status);
+
+/// Prints them to standard error.
+inline void print_notes(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
+}
 
 /// Prints the error to standard error and returns the exit status for it.
 inline ExitStatus fail(const Error& error) {

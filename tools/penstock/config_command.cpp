@@ -77,7 +77,7 @@ ExitStatus check(const CheckOptions& options) {
     }
     return bad_usage;
   }
-  for (const std::string& note : file->config.notes) fmt::print(stderr, "note: {}\n", note);
+  print_notes(file->config.notes);
 
   const auto usable = file->config.check_paths();
   if (!usable && options.here) return fail(usable.error());

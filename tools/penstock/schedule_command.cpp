@@ -30,6 +30,7 @@ ExitStatus print_schedule(const ScheduleOptions& options) {
   const auto file = zero::ConfigFile::of_argument(options.file, options.reading);
   if (!file) return fail(file.error());
   const zero::Config& config = file->config;
+  print_notes(config.notes);
   if (options.as_json)
     fmt::print("[\n");
   else

@@ -7,6 +7,9 @@
 #include <penstock/cpu_adam/state_format.hpp>
 
 #include <algorithm>
+#include <filesystem>
+#include <set>
+#include <span>
 
 namespace penstock::zero::config {
 
@@ -180,6 +183,19 @@ void check_stage(const Config& config, Violations& violations) {
   }
 }
 
+/// Each directory gets a share of the bytes. One that is named twice would get two, from the same drive.
+void check_directories(std::span<const std::filesystem::path> directories, std::string_view key,
+                       Violations& violations) {
+  std::set<std::filesystem::path> known;
+  for (const std::filesystem::path& directory : directories) {
+    if (directory.native().find('\0') != std::string::npos) {
+      violations.push_back({{key}, "wanted the name of a directory, got a text with a NUL character"});
+    } else if (!known.insert((directory / "").lexically_normal()).second) {
+      violations.push_back({{key}, "wanted each directory once, got " + directory.string() + " again"});
+    }
+  }
+}
+
 void check_offload(const Config& config, Violations& violations) {
   constexpr std::string_view param_device = "zero_optimization.offload_param.device",
                              param_path = "zero_optimization.offload_param.nvme_path",
@@ -190,14 +206,9 @@ void check_offload(const Config& config, Violations& violations) {
     violations.push_back({{device, path}, "\"nvme\" needs nvme_path, a directory or a list of directories"});
     return false;
   };
-  const auto check_text = [&](const OffloadConfig& offload, std::string_view path) {
-    for (const std::filesystem::path& directory : offload.nvme_paths) {
-      if (directory.native().find('\0') == std::string::npos) continue;
-      violations.push_back({{path}, "wanted the name of a directory, got a text with a NUL character"});
-    }
-  };
-  check_text(config.offload_param, param_path);
-  check_text(config.offload_optimizer, optimizer_path);
+  check_directories(config.offload_param.nvme_paths, param_path, violations);
+  check_directories(config.offload_optimizer.nvme_paths, optimizer_path, violations);
+  check_directories(config.penstock.durable_directories, "penstock.durable_directory", violations);
   const bool given = check_given(config.offload_param, param_device, param_path) &
                      check_given(config.offload_optimizer, optimizer_device, optimizer_path);
   const bool both = config.offload_param.device == OffloadDevice::nvme &&
@@ -213,11 +224,6 @@ void check_offload(const Config& config, Violations& violations) {
     violations.push_back(
         {{"penstock.integrity", "penstock.durable_directory"},
          "a run with a durable_directory needs \"checksum\": what a later process reads is verified"});
-  }
-  for (const std::filesystem::path& directory : config.penstock.durable_directories) {
-    if (directory.native().find('\0') == std::string::npos) continue;
-    violations.push_back(
-        {{"penstock.durable_directory"}, "wanted the name of a directory, got a text with a NUL character"});
   }
   const std::size_t paths = config.swap_directories().size();
   const auto one_for_each = [&](std::string_view key, std::size_t count) {

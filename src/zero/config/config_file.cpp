@@ -56,7 +56,8 @@ void report_violations(const Config& config, config::Reader& reader) {
 }
 
 /// Where each value of `now` comes from.
-std::vector<KeyOrigin> origins_of(const Config& now, const config::Reader& reader) {
+std::vector<KeyOrigin> origins_of(const Config& now, const config::Draft& read,
+                                  const config::Reader& reader) {
   using enum KeyOrigin::Source;
   const config::Draft draft = config::draft_of(now), defaults = config::draft_of({});
   std::vector<KeyOrigin> origins;
@@ -70,6 +71,8 @@ std::vector<KeyOrigin> origins_of(const Config& now, const config::Reader& reade
       origin.source = given->automatic ? automatic : file;
       origin.given_as = given->as;
       origin.line = given->line;
+      const Json::Value said = config::write_value(key, key.field.get(read));
+      if (!given->automatic && !said.isNull() && said != value) origin.given_value = config::write_json(said);
     } else if (value != config::write_value(key, key.field.get(defaults))) {
       origin.source = derived;
     }
@@ -81,7 +84,8 @@ std::vector<KeyOrigin> origins_of(const Config& now, const config::Reader& reade
 
 std::string KeyOrigin::from() const {
   switch (source) {
-    case Source::file: return "line " + std::to_string(line);
+    case Source::file:
+      return "line " + std::to_string(line) + (given_value.empty() ? "" : ", which says " + given_value);
     case Source::automatic: return "line " + std::to_string(line) + " (auto)";
     case Source::derived: break;
     case Source::default_value: return "default";
@@ -111,11 +115,12 @@ Result<ConfigFile> ConfigFile::parse(std::string_view text, const std::string& n
   config::Reader reader(lines, options.lenient, problems);
   config::Draft draft;
   reader.read(root, draft);
+  const config::Draft read = draft;
   config::apply_rules(draft, reader, options.world_size);
   report_violations(draft.config, reader);
   if (!problems.empty()) return refuse(std::move(problems));
   draft.config.notes = reader.take_notes();
-  std::vector<KeyOrigin> origins = origins_of(draft.config, reader);
+  std::vector<KeyOrigin> origins = origins_of(draft.config, read, reader);
   if (options.explain) config::name_sources(origins, root, lines, reader, options);
   return ConfigFile{std::move(draft.config), std::move(origins)};
 }

@@ -155,7 +155,8 @@ void Reader::read_feature(const Key& key, const Json::Value& json) {
   const auto members = choices_of(key);
   bool known = true;
   for (const std::string& name : json.getMemberNames()) {
-    if (std::find(members.begin(), members.end(), name) != members.end()) continue;
+    if (key.choices == any_member || std::find(members.begin(), members.end(), name) != members.end())
+      continue;
     report_unknown(std::string(key.path) + "." + name, json[name], members);
     known = false;
   }

@@ -12,11 +12,13 @@ namespace penstock::zero::config {
 namespace {
 
 constexpr std::uint64_t batch_max = 0xffffffff;
-constexpr const char *adam = "Adam", *lion = "Lion", *adagrad = "Adagrad", *custom = "Custom", *muon = "Muon";
+constexpr const char *adam = "Adam", *adam_w = "AdamW", *lion = "Lion", *adagrad = "Adagrad",
+                     *custom = "Custom", *muon = "Muon";
 
-const char* name_of(cpu_adam::Optimizer optimizer) {
-  switch (optimizer) {
-    case cpu_adam::Optimizer::adam: return adam;
+const char* name_of(const OptimizerConfig& optimizer) {
+  switch (optimizer.type) {
+    case cpu_adam::Optimizer::adam:
+      return optimizer.decay_mode == cpu_adam::AdamDecay::decoupled ? adam_w : adam;
     case cpu_adam::Optimizer::lion: return lion;
     case cpu_adam::Optimizer::adagrad: return adagrad;
     case cpu_adam::Optimizer::custom_no_moments:
@@ -240,6 +242,9 @@ void apply_tiles(Draft& draft, Reader& reader) {
     reader.note("zero_optimization.offload_optimizer.buffer_count",
                 "has no effect: penstock.tiles_in_flight is given");
   }
+  if (draft.buffer_count == 0u) {
+    reader.note("zero_optimization.offload_optimizer.buffer_count", "0 acts as 1");
+  }
   const auto buffers = static_cast<std::uint32_t>(draft.buffer_count.value_or(penstock.tiles_in_flight));
   penstock.tiles_in_flight = draft.tiles_in_flight.value_or(std::max(buffers, 1u));
 }
@@ -300,7 +305,7 @@ Draft draft_of(const Config& config) {
           .static_loss_scale = config.dtype == DType::fp16 ? config.loss_scale : 0.0f,
           .communication_dtype = config.dtype,
           .grad_accum_dtype = config.grad_accum_dtype,
-          .optimizer_type = name_of(config.optimizer.type),
+          .optimizer_type = name_of(config.optimizer),
           .custom_moments = moments_of(config.optimizer.type),
           .momentum = config.optimizer.type == cpu_adam::Optimizer::muon
                           ? std::optional(config.optimizer.momentum)

@@ -69,6 +69,17 @@ bool is_required(std::string_view parameter) {
   return parameter == "total_num_steps" || parameter == "cycle_min_lr" || parameter == "cycle_max_lr";
 }
 
+/// DeepSpeed warns of it too.
+template <class Scheduler>
+void note_long_warmup(const Scheduler& scheduler, Reader& reader) {
+  if constexpr (requires { scheduler.total_num_steps + scheduler.warmup_num_steps; }) {
+    if (scheduler.warmup_num_steps <= scheduler.total_num_steps) return;
+    reader.note(path_of("warmup_num_steps"), "more than total_num_steps, " +
+                                                 std::to_string(scheduler.total_num_steps) +
+                                                 ": the warm-up would end after the run");
+  }
+}
+
 template <class Scheduler>
 void apply(Draft& draft, Reader& reader) {
   Scheduler scheduler;
@@ -95,6 +106,7 @@ void apply(Draft& draft, Reader& reader) {
       names.append(names.empty() ? "" : ", ").append(one.substr(params.size() + 1));
     reader.report(key.path, type + " has no such parameter; it takes " + names);
   }
+  note_long_warmup(scheduler, reader);
   draft.config.scheduler = scheduler;
 }
 

@@ -81,6 +81,9 @@ struct Draft {
   bool cpu_offload = false, cpu_offload_param = false;
 };
 
+/// `choices` of a block that DeepSpeed passes on, whatever its members are.
+constexpr std::string_view any_member = "*";
+
 /// A row of the table: everything about one key.
 struct Key {
   std::string_view path;  ///< "zero_optimization.stage"
@@ -90,8 +93,9 @@ struct Key {
   std::string_view bytes = {};     ///< for the user: its effect on memory, disk or traffic; empty: none
   std::string_view fallback = {};  ///< only_default: DeepSpeed's default, as JSON
   std::string_view choices =
-      {};                 ///< text: "none|cpu|nvme", any string if empty; feature: its members in DeepSpeed
-  bool any_case = false;  ///< text: DeepSpeed ignores the case of this key's choices
+      {};  ///< text: "none|cpu|nvme", any string if empty; feature: its members in DeepSpeed, or any_member
+  bool any_case = false;      ///< text: DeepSpeed ignores the case of this key's choices
+  bool is_dtype = false;      ///< text: DeepSpeed has other names of these types, such as "torch.float32"
   bool more_choices = false;  ///< text: DeepSpeed has others, which are not supported yet
   double least = 0, most = std::numeric_limits<double>::infinity();  ///< count, real, numbers and bytes
   bool zero_is_special = false;   ///< real: 0 is no small number, such as "no clipping"

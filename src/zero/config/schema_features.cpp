@@ -136,8 +136,7 @@ constexpr Key keys[] = {
         "expert_w3|num_experts_attr|top_k_attr|has_shared_experts|shared_experts_pattern|"
         "shared_experts_gate_pattern|expert_activation"),
     feature_switch("use_data_before_expert_parallelism"),
-    unused_block("datastates_ckpt", "chooses DeepSpeed's writer of checkpoints",
-                 "host_cache_size|parser_threads|pin_host_cache"),
+    unused_block("datastates_ckpt", "chooses DeepSpeed's writer of checkpoints", any_member),
     unused("managed_gradient_accumulation", flag, "the trainer calls step() after the last micro-batch"),
     unused("vocabulary_size", count, "DeepSpeed only warns of sizes that are no multiple of 8",
            /*nullable=*/true),

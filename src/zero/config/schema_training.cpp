@@ -164,6 +164,7 @@ constexpr Key keys[] = {
      .help = "type of gradients that are summed over micro-batches: fp32, or the type of the parameters",
      .bytes = "2 or 4 B for each parameter of a rank, where the states are",
      .choices = "fp32|fp16|bf16",
+     .is_dtype = true,
      .nullable = true,
      .unset = "that of the parameters",
      .field = field<&Draft::grad_accum_dtype>,

@@ -41,6 +41,12 @@ bool is_durable(const Draft& draft) {
 bool updates_on_device(const Draft& draft) {
   return draft.config.offload_optimizer.device == OffloadDevice::none;
 }
+bool offloads_only_states(const Draft& draft) {
+  return draft.config.offload_param.device == OffloadDevice::none && !updates_on_device(draft);
+}
+bool offloads_only_parameters(const Draft& draft) {
+  return draft.config.offload_param.device != OffloadDevice::none && updates_on_device(draft);
+}
 bool releases_as_planned(const Draft& draft) {
   return draft.config.penstock.release != Release::reuse_distance;
 }
@@ -110,10 +116,22 @@ constexpr Rule rules[] = {
     {"zero_optimization.offload_param.nvme_path", keeps_parameters, "offload_param.device is not nvme"},
     {"zero_optimization.offload_param.nvme_path", is_durable, durable},
     {"zero_optimization.offload_param.max_in_cpu", keeps_parameters, "offload_param.device is not nvme"},
+    {"zero_optimization.offload_param.pin_memory", offloads_only_states,
+     "offload_optimizer.pin_memory decides: offload_param.device is none"},
     {"zero_optimization.offload_optimizer.nvme_path", keeps_states, "offload_optimizer.device is not nvme"},
     {"zero_optimization.offload_optimizer.nvme_path", is_durable, durable},
+    {"zero_optimization.offload_optimizer.buffer_count", keeps_states,
+     "offload_optimizer.device is not nvme"},
+    {"zero_optimization.offload_optimizer.pin_memory", offloads_only_parameters,
+     "offload_param.pin_memory decides: offload_optimizer.device is none"},
     {"zero_optimization.offload_optimizer.ratio", updates_on_device, on_device},
 
+    {"aio.block_size", has_no_disk, no_disk},
+    {"aio.queue_depth", has_no_disk, no_disk},
+    {"penstock.io_deadline_seconds", has_no_disk, no_disk},
+    {"penstock.io_engine", has_no_disk, no_disk},
+    {"penstock.integrity", has_no_disk, no_disk},
+    {"penstock.tiles_in_flight", keeps_states, "offload_optimizer.device is not nvme"},
     {"penstock.path_weights", has_no_disk, no_disk},
     {"penstock.path_nodes", has_no_disk, no_disk},
     {"penstock.eviction", has_no_disk, no_disk},

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <limits>
 #include <optional>
+#include <utility>
 
 namespace penstock::zero::config {
 
@@ -194,9 +195,20 @@ tl::expected<Value, std::string> read_real(const Key& key, const Json::Value& js
   return Value{.real = *number};
 }
 
+/// The short name of a type that DeepSpeed's DtypeEnum has other names for; any other text as it is.
+std::string short_dtype(std::string text) {
+  static constexpr std::pair<std::string_view, const char*> names[] = {
+      {"float32", "fp32"}, {"float", "fp32"},         {"torch.float32", "fp32"}, {"float16", "fp16"},
+      {"half", "fp16"},    {"torch.float16", "fp16"}, {"bfloat16", "bf16"},      {"torch.bfloat16", "bf16"}};
+  for (const auto& [name, short_name] : names) {
+    if (text == name) return short_name;
+  }
+  return text;
+}
+
 tl::expected<Value, std::string> read_text(const Key& key, const Json::Value& json) {
   if (!json.isString()) return wanted(key, json);
-  const std::string text = json.asString();
+  const std::string text = key.is_dtype ? short_dtype(json.asString()) : json.asString();
   if (key.choices.empty()) return Value{.text = text};
   for (const std::string_view choice : choices_of(key)) {
     if (lower(text) != lower(std::string(choice))) continue;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 #include <utility>
 
 namespace penstock::zero {
@@ -68,6 +69,13 @@ Result<void> EngineState::check_park(tiers::Tier to, ParkKinds kinds,
         .object("directories")
         .reason("there are none, and the engine's runtime has no swap directory")
         .advice("pass the directories in which the swap files of what is parked may be");
+  }
+  for (std::size_t i = 0; i < directories.size(); ++i) {
+    if (!directories[i].empty()) continue;
+    return Error::invalid_argument(operation)
+        .object("directories[" + std::to_string(i) + "]")
+        .reason("it is empty")
+        .advice("name a directory for swap files; \".\" is the current one");
   }
   if (parking_.kinds != ParkKinds::none) {
     return Error(ErrorCode::failed_state, operation)

@@ -61,7 +61,9 @@ std::vector<Config> configs_of(const SearchOptions& options) {
           config.offload_param.device = parameters;
           config.penstock.state_format = format;
           if (optimizer != nvme) config.offload_optimizer.nvme_paths.clear();
-          if (parameters != nvme) config.offload_param.nvme_paths.clear();
+          if (parameters == nvme) continue;
+          config.offload_param.nvme_paths.clear();
+          config.max_in_cpu.reset();
         }
       }
     }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
+#include <unordered_set>
 
 namespace penstock::zero {
 
@@ -71,6 +73,7 @@ Result<void> ModelLayout::validate() const {
         .got(got);
   };
   ElementCount of_model;
+  std::unordered_set<std::string> names;
   if (units.empty()) return invalid("model", "a model has at least one unit");
   for (std::uint32_t u = 0; u < units.size(); ++u) {
     const UnitLayout& unit = units[u];
@@ -79,6 +82,12 @@ Result<void> ModelLayout::validate() const {
     ElementCount of_unit;
     for (const ParameterLayout& parameter : unit.parameters) {
       const std::string name = unit.name + "." + parameter.name;
+      if (unit.name.empty() || parameter.name.empty())
+        return invalid(name, "a unit and each of its parameters have a name");
+      if (!names.insert(name).second) {
+        return invalid(name, "two parameters of a model have different names")
+            .advice("give each unit a name of its own");
+      }
       if (parameter.count.is_zero()) return invalid(name, "a parameter has at least one element");
       if (parameter.count > unit_elements_max) return too_large(name, unit_elements_max, parameter.count);
       of_unit += parameter.count;

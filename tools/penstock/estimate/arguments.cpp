@@ -200,6 +200,7 @@ Result<zero::Config> read_config(const EstimateOptions& options) {
   PENSTOCK_TRY_ASSIGN(
       auto file, zero::ConfigFile::read(*options.config,
                                         {.world_size = run_of(options).ranks(), .lenient = options.lenient}));
+  print_notes(file.config.notes);
   return std::move(file.config);
 }
 

@@ -16,7 +16,7 @@ Result<ModelReport> report_of(const EstimateOptions& options, NamedModel model) 
   ModelReport report{.model = std::move(model)};
   PENSTOCK_TRY_ASSIGN(report.config, config_of(options));
   if (report.config.optimizer.type == cpu_adam::Optimizer::muon) PENSTOCK_TRY(report.model.use_muon());
-  print_notes(report.model);
+  print_notes(report.model.notes);
   PENSTOCK_TRY_ASSIGN(report.estimate,
                       zero::estimate::estimate_plan(report.config, report.model.layout, run_of(options)));
   PENSTOCK_TRY_ASSIGN(report.deepspeed,
@@ -37,15 +37,11 @@ ExitStatus deepspeed_of(const EstimateOptions& options, const NamedModel& model)
 
 }  // namespace
 
-void print_notes(const NamedModel& model) {
-  for (const std::string& note : model.notes) fmt::print(stderr, "note: {}\n", note);
-}
-
 ExitStatus estimate_model(const EstimateOptions& options) {
   auto model = NamedModel::load(*options.model);
   if (!model) return fail(model.error());
   if (options.format == "deepspeed") {
-    print_notes(*model);
+    print_notes(model->notes);
     return deepspeed_of(options, *model);
   }
   if (options.stage != 3) return fail(only_stage_3());

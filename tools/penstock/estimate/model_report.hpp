@@ -19,8 +19,6 @@ struct ModelReport {
 void print_report(const ModelReport& report);
 /// The same figures; docs/estimate.md describes the members.
 [[nodiscard]] Json::Value to_json(const ModelReport& report);
-/// What was assumed of the model, to standard error.
-void print_notes(const zero::estimate::NamedModel& model);
 
 /// Elements of the largest unit, with those that it shares.
 [[nodiscard]] ElementCount largest_unit(const zero::ModelLayout& layout);

@@ -81,7 +81,7 @@ ExitStatus search_config(const EstimateOptions& options) {
   if (search_options->base.optimizer.type == cpu_adam::Optimizer::muon) {
     if (const auto used = model->use_muon(); !used) return fail(used.error());
   }
-  print_notes(*model);
+  print_notes(model->notes);
   const auto search = ConfigSearch::run(*search_options, model->layout);
   if (!search) return fail(search.error());
   return search->best ? print_best(*search, *search_options) : fail(search->nothing_fits(*search_options));

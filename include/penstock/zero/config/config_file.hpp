@@ -25,10 +25,12 @@ struct KeyOrigin {
   std::string
       given_as;  ///< the path as the file spells it: another name of the key, maybe; empty if not given
   std::uint32_t line = 0;  ///< from 1; 0 if not given
+  /// As JSON, of `file`: what the line says, where other keys make that another value; else empty.
+  std::string given_value = {};
   /// Of `derived`, with Options::explain: the keys of the file without each of which the value would be another one.
   std::vector<std::string> follows_from = {};
 
-  /// "line 3", "line 3 (auto)", "derived from train_batch_size", "derived" or "default".
+  /// "line 3", "line 3, which says false", "line 3 (auto)", "derived from train_batch_size", "derived" or "default".
   [[nodiscard]] std::string from() const;
 };
 

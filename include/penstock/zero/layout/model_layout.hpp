@@ -20,7 +20,7 @@ struct ParameterId {
 };
 
 struct ParameterLayout {
-  std::string name;
+  std::string name;         ///< not empty; "unit.parameter" is its name in the model, of which there is one
   ElementCount count;       ///< > 0
   std::uint32_t group = 0;  ///< optimizer group, an index into ModelLayout::groups
   /// Of a row-major matrix of `count` elements, for OptimizerGroup::use_muon; else 0. A parameter that is a stack of
@@ -31,7 +31,7 @@ struct ParameterLayout {
 /// Parameters that are gathered, used and released together, usually one layer. Leases and gradients list them in this
 /// order: `parameters`, then `shared`.
 struct UnitLayout {
-  std::string name;
+  std::string name;  ///< not empty
   std::vector<ParameterLayout> parameters;
   /// Parameters of other units that this unit uses too, such as tied embeddings.
   std::vector<ParameterId> shared = {};

@@ -146,6 +146,17 @@ const Case wrong[] = {
     {"NoDirectory", [](Config& c) { c.offload_param.nvme_paths.clear(); },
      "zero_optimization.offload_param.device: \"nvme\" needs nvme_path, a directory or a list of "
      "directories"},
+    {"ADirectoryTwice",
+     [](Config& c) {
+       c.offload_param.nvme_paths = {"/a", "/c/../a/"};
+       c.offload_optimizer = {.device = OffloadDevice::cpu};
+     },
+     "zero_optimization.offload_param.nvme_path: wanted each directory once, got /c/../a/ again"},
+    {"ADurableDirectoryTwice",
+     [](Config& c) {
+       c.penstock.durable_directories = {"/a", "/a"};
+     },
+     "penstock.durable_directory: wanted each directory once, got /a again"},
     {"EmptyDirectory",
      [](Config& c) {
        c.offload_param = {};

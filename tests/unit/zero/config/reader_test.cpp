@@ -66,7 +66,7 @@ TEST(ConfigReader, SuggestsNothingForAShortWordThatHasLittleInCommonWithAnyKey) 
 TEST(ConfigReader, TakesTheKeysOfDeepSpeedThatHaveNoEffectHere) {
   const auto config = read(R"({"train_batch_size": 8, "log_level": "info", "disable_python_gc": true,
     "managed_gradient_accumulation": false, "vocabulary_size": 50257, "expert_parallel": {"enabled": false},
-    "use_data_before_expert_parallelism": false, "datastates_ckpt": {"host_cache_size": 16},
+    "use_data_before_expert_parallelism": false, "datastates_ckpt": {"a member of another library": 16},
     "data_types": {"param_dtype": null, "buffer_dtype": "fp32", "keep_in_fp32_modules": "auto"}})");
   ASSERT_TRUE(config) << config.error().message();
   EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "expert_parallel": {"enabled": true}})"),
@@ -194,6 +194,50 @@ TEST(ConfigReader, NotesAnOffloadThatDeepSpeedIgnores) {
   EXPECT_EQ(notes(""), std::vector<std::string>{"zero_optimization.offload_optimizer, line 1: is done here; "
                                                 "DeepSpeed ignores it at stage 0, which is the default"});
   EXPECT_EQ(notes(R"("stage": 2, )"), std::vector<std::string>{});
+}
+
+TEST(ConfigReader, TakesDeepSpeedsOtherNamesOfTypes) {
+  for (const auto& [name, dtype] :
+       std::vector<std::pair<std::string, DType>>{{"float32", DType::fp32},
+                                                  {"float", DType::fp32},
+                                                  {"torch.float32", DType::fp32},
+                                                  {"bfloat16", DType::bf16},
+                                                  {"torch.bfloat16", DType::bf16}}) {
+    const auto config = read(R"({"train_batch_size": 8, "bf16": {"enabled": true}, "data_types": {
+      "grad_accum_dtype": ")" +
+                             name + R"("}})");
+    ASSERT_TRUE(config) << name << config.error().message();
+    EXPECT_EQ(config->grad_accum_dtype, dtype) << name;
+  }
+  for (const std::string name : {"float16", "half", "torch.float16"}) {
+    const auto config = read(R"({"train_batch_size": 8, "fp16": {"enabled": true}, "data_types": {
+      "grad_accum_dtype": ")" +
+                             name + R"("}})");
+    ASSERT_TRUE(config) << name << config.error().message();
+    EXPECT_EQ(config->grad_accum_dtype, DType::fp16) << name;
+  }
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "data_types": {"grad_accum_dtype": "double"}})"),
+                       R"(wanted "fp32", "fp16" or "bf16", got "double")"));
+}
+
+TEST(ConfigReader, NotesNumbersThatActAsOthers) {
+  const auto notes = [](const std::string& keys) {
+    const auto config = read(R"({"train_batch_size": 8, "optimizer": {"type": "Adam"}, )" + keys + "}");
+    return config ? config->notes : std::vector<std::string>{config.error().message()};
+  };
+  EXPECT_EQ(
+      notes(R"("scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 9,
+                    "total_num_steps": 8}})"),
+      std::vector<std::string>{"scheduler.params.warmup_num_steps, line 1: more than total_num_steps, 8: "
+                               "the warm-up would end after the run"});
+  EXPECT_EQ(notes(R"("scheduler": {"type": "WarmupCosineLR", "params": {"warmup_num_steps": 8,
+                    "total_num_steps": 8}})"),
+            std::vector<std::string>{});
+  EXPECT_EQ(
+      notes(R"("zero_optimization": {"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": "/a",
+                    "buffer_count": 0}})")
+          .front(),
+      "zero_optimization.offload_optimizer.buffer_count, line 2: 0 acts as 1");
 }
 
 TEST(ConfigReader, ReadsDeprecatedOffloadKeys) {

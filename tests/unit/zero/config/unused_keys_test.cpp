@@ -48,6 +48,22 @@ TEST(UnusedKeys, AreNotedWithTheReason) {
           "penstock": {"durable_directory": "/run"})",
        "zero_optimization.offload_optimizer.nvme_path", "penstock.durable_directory replaces it"},
       {R"("penstock": {"eviction": "lru"})", "penstock.eviction", "nothing is offloaded to nvme"},
+      {R"("penstock": {"io_engine": "threads"})", "penstock.io_engine", "nothing is offloaded to nvme"},
+      {R"("penstock": {"io_deadline_seconds": 7})", "penstock.io_deadline_seconds",
+       "nothing is offloaded to nvme"},
+      {R"("penstock": {"tiles_in_flight": 7})", "penstock.tiles_in_flight",
+       "offload_optimizer.device is not nvme"},
+      {R"("penstock": {"integrity": "off"})", "penstock.integrity", "nothing is offloaded to nvme"},
+      {R"("aio": {"block_size": 8192})", "aio.block_size", "nothing is offloaded to nvme"},
+      {R"("aio": {"queue_depth": 9})", "aio.queue_depth", "nothing is offloaded to nvme"},
+      {R"("zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "buffer_count": 7}})",
+       "zero_optimization.offload_optimizer.buffer_count", "offload_optimizer.device is not nvme"},
+      {R"("zero_optimization": {"stage": 3, "offload_optimizer": {"pin_memory": false},
+          "offload_param": {"device": "cpu"}})",
+       "zero_optimization.offload_optimizer.pin_memory", "offload_param.pin_memory decides"},
+      {R"("zero_optimization": {"stage": 3, "offload_param": {"pin_memory": false},
+          "offload_optimizer": {"device": "cpu"}})",
+       "zero_optimization.offload_param.pin_memory", "offload_optimizer.pin_memory decides"},
   };
   for (const Case& one : cases) {
     const auto notes = notes_of(one.keys);

@@ -92,6 +92,16 @@ TEST(ConfigSearch, UsesHostMemoryBeforeDisks) {
   EXPECT_NE(best(40_MiB).find("nvme"), std::string::npos) << best(40_MiB);
 }
 
+TEST(ConfigSearch, LeavesOutWhatOnlyParametersOnDiskHave) {
+  SearchOptions options = options_with({}, {});
+  options.base.max_in_cpu = ElementCount(1000);
+  for (const Candidate& candidate : search(options).candidates) {
+    EXPECT_EQ(candidate.config.max_in_cpu.has_value(),
+              candidate.config.offload_param.device == OffloadDevice::nvme)
+        << candidate.name();
+  }
+}
+
 TEST(ConfigSearch, TriesLossyFormatsOnlyWhenAsked) {
   SearchOptions options = options_with(40_MiB, 14_MiB);
   const auto lossy = [&] {

@@ -33,14 +33,18 @@ TEST(ModelLayout, RefusesAnInvalidLayout) {
 }
 
 TEST(ModelLayout, RefusesMoreElementsThanItsLimits) {
-  const auto unit = [](std::uint64_t count, std::size_t parameters) {
-    return UnitLayout{.name = "unit",
-                      .parameters = {parameters, ParameterLayout{"weight", ElementCount(count), 0}}};
+  const auto model_of = [](std::size_t units, std::uint64_t count, std::size_t parameters) {
+    ModelLayout model;
+    for (std::size_t u = 0; u < units; ++u) {
+      UnitLayout& unit = model.units.emplace_back(UnitLayout{.name = "unit" + std::to_string(u)});
+      for (std::size_t p = 0; p < parameters; ++p)
+        unit.parameters.push_back({"weight" + std::to_string(p), ElementCount(count), 0});
+    }
+    return model;
   };
   const std::uint64_t most = ModelLayout::unit_elements_max.value();
-  for (const ModelLayout& model :
-       {ModelLayout{.units = {unit(most + 1, 1)}}, ModelLayout{.units = {unit(~0ull, 2)}},
-        ModelLayout{.units = {unit(most / 2 + 1, 2)}}, ModelLayout{.units = {65, unit(most, 1)}}}) {
+  for (const ModelLayout& model : {model_of(1, most + 1, 1), model_of(1, ~0ull, 2),
+                                   model_of(1, most / 2 + 1, 2), model_of(65, most, 1)}) {
     const auto refused = model.validate();
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
@@ -48,9 +52,26 @@ TEST(ModelLayout, RefusesMoreElementsThanItsLimits) {
         << refused.error().message();
     EXPECT_FALSE(plan_memory({}, model, 1, 1));
   }
-  const ModelLayout largest{.units = {64, unit(most, 1)}};
+  const ModelLayout largest = model_of(64, most, 1);
   EXPECT_TRUE(largest.validate());
   EXPECT_TRUE(plan_memory({}, largest, 64, 8));
+}
+
+TEST(ModelLayout, WantsANameOfItsOwnForEachParameter) {
+  const auto refusal = [](auto change) {
+    ModelLayout model = test::small_model();
+    change(model);
+    const auto valid = model.validate();
+    return valid ? "" : valid.error().message();
+  };
+  EXPECT_NE(refusal([](ModelLayout& m) { m.units[1].name.clear(); }).find("have a name"), std::string::npos);
+  EXPECT_NE(refusal([](ModelLayout& m) { m.units[1].parameters[0].name.clear(); }).find("have a name"),
+            std::string::npos);
+  const std::string twice = refusal([](ModelLayout& m) {
+    m.units[1].name = m.units[0].name;
+    m.units[1].parameters[0].name = m.units[0].parameters[0].name;
+  });
+  EXPECT_NE(twice.find("two parameters of a model have different names: "), std::string::npos) << twice;
 }
 
 TEST(ShardLayout, PutsParametersAtMultiplesOf128AndPadsToTheRanks) {
@@ -279,7 +300,7 @@ TEST(MemoryPlan, ReadsAheadAsFarAsAskedWhereTheBudgetIsItsOwn) {
   constexpr std::uint64_t width = 1024;
   model.units.push_back({"embed", {{"tokens", ElementCount(50'257 * width)}}, {}});
   for (int i = 0; i < 4; ++i)
-    model.units.push_back({"block", {{"weights", ElementCount(12 * width * width)}}, {}});
+    model.units.push_back({"block" + std::to_string(i), {{"weights", ElementCount(12 * width * width)}}, {}});
   const MemoryPlan plan = plan_memory(config, model, 1, 1).value();
   EXPECT_EQ(plan.tiles_ahead, config.penstock.tiles_in_flight);
 
@@ -311,7 +332,8 @@ TEST(MemoryPlan, KeepsTheFirstShardsInHostMemoryUpToMaxInCpu) {
   config.dtype = config.grad_accum_dtype = DType::bf16;
   config.offload_param = {.device = OffloadDevice::nvme, .nvme_paths = {"/no/a"}};
   ModelLayout model;
-  for (int i = 0; i < 4; ++i) model.units.push_back({"unit", {{"weight", ElementCount(8192), 0}}, {}});
+  for (int i = 0; i < 4; ++i)
+    model.units.push_back({"unit" + std::to_string(i), {{"weight", ElementCount(8192), 0}}, {}});
   const auto plan_of = [&](std::optional<std::uint64_t> max) {
     config.max_in_cpu.reset();
     if (max) config.max_in_cpu = ElementCount(*max);
