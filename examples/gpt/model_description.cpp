@@ -21,7 +21,8 @@ ParameterDescription matrix(std::string name, std::uint64_t rows, std::uint64_t 
   return {.name = std::move(name),
           .count = ElementCount(rows * columns),
           .initial = {.deviation = spread},
-          .weight_decay = true};
+          .weight_decay = true,
+          .shape = {rows, columns}};
 }
 ParameterDescription vector(std::string name, std::uint64_t count, float constant) {
   return {.name = std::move(name), .count = ElementCount(count), .initial = {.constant = constant}};
@@ -58,12 +59,11 @@ std::size_t number_of(const BlockPiece& piece, const ModelConfig& config, std::u
          adapters_of_block * layer + within;
 }
 
-/// A whole matrix of a block.
+/// A whole matrix of a block, which Muon may update.
 ParameterDescription hidden_matrix(std::string name, std::uint64_t rows, std::uint64_t columns,
                                    float spread) {
   ParameterDescription description = matrix(std::move(name), rows, columns, spread);
-  description.rows = rows;
-  description.columns = columns;
+  description.is_hidden_matrix = true;
   return description;
 }
 

@@ -28,8 +28,8 @@ struct ParameterDescription {
   InitialRule initial = {};
   bool weight_decay = false;
   bool frozen = false;  ///< it is not trained, see LoraConfig
-  /// Of a block's whole matrix, which Muon may update; else 0.
-  std::uint64_t rows = 0, columns = 0;
+  bool is_hidden_matrix = false;
+  std::vector<std::uint64_t> shape = {};  ///< of a matrix
   /// Its number over all units of the model that is not cut, and its first element in that parameter.
   std::uint64_t number = 0, first = 0;
 };

@@ -67,11 +67,11 @@ zero::ModelLayout layout_of(const ModelConfig& config, const TrainingConfig& tra
     zero::UnitLayout& out = layout.units.emplace_back();
     out.name = unit.name;
     for (const ParameterDescription& parameter : unit.parameters) {
-      const std::uint32_t group = parameter.frozen                 ? 2
-                                  : has_muon && parameter.rows > 0 ? of_matrices
-                                  : parameter.weight_decay         ? 0
-                                                                   : 1;
-      out.parameters.push_back({parameter.name, parameter.count, group, parameter.rows, parameter.columns});
+      const std::uint32_t group = parameter.frozen                         ? 2
+                                  : has_muon && parameter.is_hidden_matrix ? of_matrices
+                                  : parameter.weight_decay                 ? 0
+                                                                           : 1;
+      out.parameters.push_back({parameter.name, parameter.count, group, parameter.shape});
     }
     for (const ParameterId& used : unit.uses) {
       out.shared.push_back({static_cast<std::uint32_t>(used.unit), static_cast<std::uint32_t>(used.index)});

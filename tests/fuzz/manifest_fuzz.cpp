@@ -15,7 +15,7 @@ namespace {
 std::vector<std::byte> example() {
   using namespace penstock;
   zero::Manifest manifest{.run = {1, 2}, .generation = 3};
-  manifest.model.units = {{.name = "u", .parameters = {{"p", ElementCount(300), 0, 20, 15}}}};
+  manifest.model.units = {{.name = "u", .parameters = {{"p", ElementCount(300), 0, {20, 15}}}}};
   manifest.groups = {{}};
   manifest.client = {std::byte{1}};
   manifest.files = {"/a/swap0"};

@@ -24,8 +24,8 @@ void use_muon(ModelLayout& model) {
       const std::uint64_t count = parameter.count.value();
       if ((is_muons = !is_muons) == false) continue;
       parameter.group = static_cast<std::uint32_t>(model.groups.size() - 1);
-      parameter.rows = count % 32 == 0 ? 32 : count % 2 == 0 ? 2 : 1;
-      parameter.columns = count / parameter.rows;
+      const std::uint64_t rows = count % 32 == 0 ? 32 : count % 2 == 0 ? 2 : 1;
+      parameter.shape = {rows, count / rows};
     }
   }
 }

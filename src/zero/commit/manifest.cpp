@@ -66,7 +66,7 @@ static void fields(Archive& archive, auto& part) {
   } else if constexpr (std::same_as<P, UnitLayout>) {
     archive(part.name, part.parameters, part.shared);
   } else if constexpr (std::same_as<P, ParameterLayout>) {
-    archive(part.name, part.count, part.group, part.rows, part.columns);
+    archive(part.name, part.count, part.group, part.shape);
   } else if constexpr (std::same_as<P, ParameterId>) {
     archive(part.unit, part.index);
   } else if constexpr (std::same_as<P, LossScaler::State>) {
@@ -179,10 +179,10 @@ Result<Manifest> Manifest::decode(const std::string& name, std::span<const std::
   if (header.size < bytes.size() - sizeof header ||
       checksum_of(header, bytes.subspan(sizeof header)) != header.checksum)
     return damaged(name).reason("its checksum does not match");
-  if (header.version > format_version) {
+  if (header.version != format_version) {
     return Error::unsupported("Manifest::decode")
         .object(name)
-        .reason("a newer version of Penstock wrote it")
+        .reason("another version of Penstock wrote it")
         .wanted("format " + std::to_string(format_version))
         .got("format " + std::to_string(header.version))
         .advice("continue the run with that version");

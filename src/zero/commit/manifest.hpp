@@ -32,7 +32,7 @@ struct CommittedTensor {
 /// All that a rank needs to continue from one generation of a run: what is in memory only, and where the rest is. A
 /// value; docs/checkpoints.md describes its bytes.
 struct Manifest {
-  static constexpr std::uint32_t format_version = 1;
+  static constexpr std::uint32_t format_version = 2;
 
   /// A random number of the run that the directory belongs to, equal on all ranks and in all generations.
   std::array<std::uint64_t, 2> run = {};
@@ -60,7 +60,7 @@ struct Manifest {
   /// `name` is the file's, for errors.
   ///
   /// Errors: truncated, if bytes are missing (wanted, got); corrupted, if the checksum does not match, or the contents
-  /// contradict each other; invalid_argument, if it is no manifest; unsupported, if a newer version wrote it.
+  /// contradict each other; invalid_argument, if it is no manifest; unsupported, if another version wrote it.
   [[nodiscard]] static Result<Manifest> decode(const std::string& name, std::span<const std::byte> bytes);
 
   friend bool operator==(const Manifest& a, const Manifest& b) { return a.encode() == b.encode(); }

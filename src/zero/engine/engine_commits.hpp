@@ -34,7 +34,7 @@ class EngineCommits {
 
   /// Agrees with the peers on the commit from which all continue, and frees what others keep. Collective.
   ///
-  /// Errors: unsupported, for a manifest of a newer version; corrupted, if there are commits but none that is whole;
+  /// Errors: unsupported, for a manifest of another version; corrupted, if there are commits but none that is whole;
   /// invalid_argument, for directories of several runs; those of the files and of the peers.
   Result<void> open();
   /// Whether the run can be continued.

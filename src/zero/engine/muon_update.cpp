@@ -21,7 +21,7 @@ Result<cpu_adam::UpdateOutcome> MuonUpdate::update_tile(const FlatLayout& flat, 
   cpu_adam::MatrixShape shape;  // of none: the last range may have a matrix on some ranks only
   if (slot != flat.slots.end()) {
     const ParameterLayout& parameter = model_.parameter(slot->parameter);
-    shape = {parameter.rows, parameter.columns};
+    shape = {parameter.rows(), parameter.columns()};
   }
   return cpu_adam::muon_step(
       {.learning_rate = group.learning_rate, .momentum = group.beta1, .weight_decay = group.weight_decay},

@@ -80,7 +80,8 @@ std::uint64_t layout_hash(const ModelLayout& model) {
     hash = mix(hash, unit.parameters.size());
     for (const ParameterLayout& parameter : unit.parameters) {
       for (const char letter : parameter.name) hash = mix(hash, static_cast<unsigned char>(letter));
-      hash = mix(mix(mix(hash, parameter.count.value()), parameter.group), parameter.rows);
+      hash = mix(mix(mix(hash, parameter.count.value()), parameter.group), parameter.shape.size());
+      for (const std::uint64_t length : parameter.shape) hash = mix(hash, length);
     }
     hash = mix(hash, unit.shared.size());
     for (const ParameterId shared : unit.shared) hash = mix(mix(hash, shared.unit), shared.index);

@@ -91,7 +91,7 @@ struct Unit {
 
   void matrix(std::string name, std::uint64_t rows, std::uint64_t columns) {
     layout.parameters.push_back(
-        {.name = std::move(name), .count = ElementCount(rows * columns), .rows = rows, .columns = columns});
+        {.name = std::move(name), .count = ElementCount(rows * columns), .shape = {rows, columns}});
   }
   void vector(std::string name, std::uint64_t count) {
     layout.parameters.push_back({.name = std::move(name), .count = ElementCount(count), .group = 1});

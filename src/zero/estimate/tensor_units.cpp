@@ -132,12 +132,11 @@ void tie_head(ModelLayout& layout, std::vector<std::string>& notes) {
 
 void set_shape(ParameterLayout& parameter, std::span<const std::uint64_t> shape) {
   if (shape.size() != 2 || std::max(shape[0], shape[1]) > ModelLayout::matrix_side_max) return;
-  parameter.rows = shape[0];
-  parameter.columns = shape[1];
+  parameter.shape.assign(shape.begin(), shape.end());
 }
 
 bool is_hidden_matrix(const ParameterLayout& parameter) {
-  if (parameter.rows == 0 || is_embedding(parameter.name)) return false;
+  if (!parameter.is_matrix() || is_embedding(parameter.name)) return false;
   return layer_of(parameter.name) || !is_head_matrix(parameter.name);
 }
 

@@ -46,7 +46,9 @@ std::string text_of(const UnitLayout& unit) {
     text.append(text.empty() ? "" : ", ").append(parameter.name).append(" of ");
     text.append(std::to_string(parameter.count.value())).append(" elements in optimizer group ");
     text.append(std::to_string(parameter.group));
-    if (parameter.rows > 0) text.append(" with ").append(std::to_string(parameter.rows)).append(" rows");
+    for (const std::uint64_t length : parameter.shape) {
+      text.append(&length == &parameter.shape.front() ? " of shape " : " x ").append(std::to_string(length));
+    }
   }
   for (const ParameterId& shared : unit.shared) {
     text.append(", parameter ").append(std::to_string(shared.index)).append(" of unit ");

@@ -56,7 +56,7 @@ Result<void> plan_results(MemoryPlan& plan, const Config& config, const ModelLay
   for (const UnitLayout& unit : model.units) {
     for (const ParameterLayout& parameter : unit.parameters) {
       if (!model.groups[parameter.group].use_muon || model.groups[parameter.group].frozen) continue;
-      const ByteCount scratch = cpu_adam::muon_scratch_bytes({parameter.rows, parameter.columns});
+      const ByteCount scratch = cpu_adam::muon_scratch_bytes({parameter.rows(), parameter.columns()});
       plan.host_matrix = std::max(plan.host_matrix, round_up(scratch, UpdateSlot::alignment));
     }
   }

@@ -1,7 +1,10 @@
 #include <penstock/zero/layout/model_layout.hpp>
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_set>
 
@@ -31,30 +34,51 @@ std::vector<ParameterId> ModelLayout::parameters_of(std::uint32_t unit) const {
 
 namespace {
 
-Result<void> check_matrix(const std::string& name, const ParameterLayout& parameter,
-                          const OptimizerGroup& group) {
-  const std::uint64_t rows = parameter.rows, columns = parameter.columns;
+std::string text_of(std::span<const std::uint64_t> shape) {
+  std::string text;
+  for (const std::uint64_t length : shape)
+    text.append(text.empty() ? "" : " x ").append(std::to_string(length));
+  return text;
+}
+
+/// None if it is larger than 64 bits can count.
+std::optional<ElementCount> element_count(std::span<const std::uint64_t> shape) {
+  std::uint64_t count = 1;
+  for (const std::uint64_t length : shape) {
+    if (length != 0 && count > std::numeric_limits<std::uint64_t>::max() / length) return std::nullopt;
+    count *= length;
+  }
+  return ElementCount(count);
+}
+
+Result<void> check_shape(const std::string& name, const ParameterLayout& parameter,
+                         const OptimizerGroup& group) {
   const auto invalid = [&](const char* reason) {
     return Error::invalid_argument("ModelLayout::validate").reason(reason).object(name);
   };
-  const std::string shape = std::to_string(rows) + " x " + std::to_string(columns);
-  if (rows == 0 && columns == 0) {
-    if (!group.use_muon || group.frozen) return ok();
-    return invalid("its optimizer group uses Muon, which needs rows and columns")
-        .wanted("ParameterLayout::rows and columns")
-        .got("0")
+  const bool is_muons = group.use_muon && !group.frozen;
+  if (is_muons && !parameter.is_matrix()) {
+    return invalid("its optimizer group uses Muon, which needs a matrix")
+        .wanted("a shape of rows and columns")
+        .got(parameter.shape.empty() ? "none" : text_of(parameter.shape))
         .advice("give the matrix's shape, or put the parameter into a group without use_muon");
   }
-  if (std::max(rows, columns) > ModelLayout::matrix_side_max) {
+  if (parameter.shape.empty()) return ok();
+  if (parameter.shape.size() > ModelLayout::dimensions_max) {
+    return invalid("a shape with too many dimensions")
+        .wanted("at most " + std::to_string(ModelLayout::dimensions_max))
+        .got(parameter.shape.size());
+  }
+  if (is_muons && std::max(parameter.rows(), parameter.columns()) > ModelLayout::matrix_side_max) {
     return invalid("a matrix with too many rows or columns")
         .wanted("at most " + std::to_string(ModelLayout::matrix_side_max) + " of each")
-        .got(shape);
+        .got(text_of(parameter.shape));
   }
-  if (ElementCount(rows * columns) == parameter.count) return ok();
-  return invalid("rows times columns is not its count")
+  if (element_count(parameter.shape) == parameter.count) return ok();
+  return invalid("the product of its shape is not its count")
       .wanted(to_string(parameter.count))
-      .got(shape)
-      .advice("correct rows and columns, or leave both 0 if it is no matrix");
+      .got(text_of(parameter.shape))
+      .advice("correct the shape, or leave it out");
 }
 
 }  // namespace
@@ -97,7 +121,7 @@ Result<void> ModelLayout::validate() const {
             .wanted("a number below " + std::to_string(groups.size()))
             .got(parameter.group);
       }
-      PENSTOCK_TRY(check_matrix(name, parameter, groups[parameter.group]));
+      PENSTOCK_TRY(check_shape(name, parameter, groups[parameter.group]));
     }
     of_model += of_unit;
     if (of_model > model_elements_max) return too_large("model", model_elements_max, of_model);

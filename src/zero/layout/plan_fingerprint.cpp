@@ -47,7 +47,8 @@ std::uint64_t plan_fingerprint(const Config& config, const ModelLayout& model, s
     for (const ParameterLayout& parameter : unit.parameters) {
       facts.push_back(parameter.count.value());
       facts.push_back(parameter.group);
-      facts.push_back(parameter.rows);
+      facts.push_back(parameter.shape.size());
+      facts.insert(facts.end(), parameter.shape.begin(), parameter.shape.end());
     }
     facts.push_back(unit.shared.size());
     for (const ParameterId& shared : unit.shared) {

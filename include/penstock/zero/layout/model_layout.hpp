@@ -23,9 +23,13 @@ struct ParameterLayout {
   std::string name;         ///< not empty; "unit.parameter" is its name in the model, of which there is one
   ElementCount count;       ///< > 0
   std::uint32_t group = 0;  ///< optimizer group, an index into ModelLayout::groups
-  /// Of a row-major matrix of `count` elements, for OptimizerGroup::use_muon; else 0. A parameter that is a stack of
-  /// matrices, such as those of experts, is one parameter for each.
-  std::uint64_t rows = 0, columns = 0;
+  /// Its dimensions, row-major, of which `count` is the product; empty: one, of `count`. An export writes them, and
+  /// OptimizerGroup::use_muon takes two: a stack of matrices, such as those of experts, is one parameter for each.
+  std::vector<std::uint64_t> shape = {};
+
+  [[nodiscard]] bool is_matrix() const { return shape.size() == 2; }
+  [[nodiscard]] std::uint64_t rows() const { return is_matrix() ? shape[0] : 0; }
+  [[nodiscard]] std::uint64_t columns() const { return is_matrix() ? shape[1] : 0; }
 };
 
 /// Parameters that are gathered, used and released together, usually one layer. Leases and gradients list them in this
@@ -62,15 +66,18 @@ struct ModelLayout {
   [[nodiscard]] std::vector<ParameterId> parameters_of(std::uint32_t unit) const;
 
   /// Errors: invalid_argument, with the unit, parameter or group: no units, no elements, a shared parameter or group
-  /// that does not exist, a setting of a group that no optimizer takes, rows and columns whose product is not the
-  /// count, a group with use_muon whose parameter has none, a parameter that a unit shares with itself or lists twice,
-  /// checkpoints of no size, and more elements or bytes than the limits below.
+  /// that does not exist, a setting of a group that no optimizer takes, a shape whose product is not the count or that
+  /// has too many dimensions, a group with use_muon whose parameter is no matrix, parameters without a name or with the
+  /// same, a parameter that a unit shares with itself or lists twice, checkpoints of no size, and more elements or
+  /// bytes than the limits below.
   [[nodiscard]] Result<void> validate() const;
 
   /// Limits that validate() checks: 68 billion elements of a unit, 4.4 trillion of a model, a million checkpoints, and
   /// 16 TiB of them.
   static constexpr ElementCount unit_elements_max{std::uint64_t{1} << 36};
-  static constexpr std::uint64_t matrix_side_max = (std::uint64_t{1} << 31) - 1;  ///< rows, and columns
+  static constexpr std::uint64_t matrix_side_max =
+      (std::uint64_t{1} << 31) - 1;  ///< with use_muon: rows, and columns
+  static constexpr std::size_t dimensions_max = 8;
   static constexpr ElementCount model_elements_max{std::uint64_t{1} << 42};
   static constexpr std::uint32_t checkpoints_max = 1 << 20;
   static constexpr ByteCount checkpoint_bytes_max{std::uint64_t{1} << 44};  ///< of all checkpoints

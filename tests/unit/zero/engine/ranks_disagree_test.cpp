@@ -286,8 +286,7 @@ TEST(RanksDisagree, OnTheModelLayout) {
       [](ModelLayout& model) { model.units[3].parameters[0].count = ElementCount(1023); },
       [](ModelLayout& model) {
         ParameterLayout& parameter = model.units[3].parameters[0];
-        parameter.rows = 2;
-        parameter.columns = parameter.count.value() / 2;
+        parameter.shape = {2, parameter.count.value() / 2};
       },
   };
   for (std::size_t change = 0; change < changes.size(); ++change) {

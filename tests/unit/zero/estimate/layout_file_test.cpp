@@ -159,7 +159,7 @@ TEST(LayoutFile, ReadsAFileOfAtMost16MiB) {
 TEST(LayoutFile, HasTheShapesOfMatricesButOfThoseThatAreNotMuons) {
   const auto rows = [](const std::string& members) {
     const auto layout = parse(unit_with(R"({"name": "w", )" + members + "}"));
-    return layout ? layout->parameter({0, 0}).rows : 99;
+    return layout ? layout->parameter({0, 0}).rows() : 99;
   };
   EXPECT_EQ(rows(R"("shape": [2, 3])"), 2u);
   EXPECT_EQ(rows(R"("shape": [2, 3], "use_muon": true)"), 2u);

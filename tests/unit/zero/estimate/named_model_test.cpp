@@ -205,7 +205,7 @@ TEST(NamedModel, GivesMuonTheMatricesOfTheLayers) {
     for (const ParameterLayout& parameter : unit.parameters) {
       if (parameter.group != 2) continue;
       ++matrices;
-      EXPECT_EQ(parameter.rows * parameter.columns, parameter.count.value()) << parameter.name;
+      EXPECT_EQ(parameter.rows() * parameter.columns(), parameter.count.value()) << parameter.name;
     }
   }
   EXPECT_EQ(matrices, 32u * 7);
@@ -216,16 +216,16 @@ TEST(NamedModel, GivesMuonTheMatricesOfTheLayers) {
 
 TEST(TensorUnits, HaveTheShapesOfMatrices) {
   const ModelLayout layout = units_of(small_gpt2(3)).value();
-  EXPECT_EQ(layout.parameter({1, 0}).rows, 8u);
-  EXPECT_EQ(layout.parameter({1, 0}).columns, 24u);
-  EXPECT_EQ(layout.parameter({1, 1}).rows, 0u) << "a bias";
+  EXPECT_EQ(layout.parameter({1, 0}).rows(), 8u);
+  EXPECT_EQ(layout.parameter({1, 0}).columns(), 24u);
+  EXPECT_EQ(layout.parameter({1, 1}).rows(), 0u) << "a bias";
   EXPECT_TRUE(is_hidden_matrix(layout.parameter({1, 0})));
   EXPECT_FALSE(is_hidden_matrix(layout.parameter({0, 0}))) << "an embedding";
 }
 
 TEST(TensorUnits, TellTheHeadFromTheOutputOfALayer) {
   const auto matrix = [](const char* name) {
-    return ParameterLayout{.name = name, .count = ElementCount(6), .rows = 2, .columns = 3};
+    return ParameterLayout{.name = name, .count = ElementCount(6), .shape = {2, 3}};
   };
   EXPECT_TRUE(is_hidden_matrix(matrix("layers.3.attention.output.weight")));
   EXPECT_FALSE(is_hidden_matrix(matrix("output.weight")));

@@ -15,7 +15,7 @@ namespace penstock::zero {
 namespace {
 
 ParameterLayout matrix(std::uint64_t elements) {
-  return {.name = "matrix", .count = ElementCount(elements), .rows = 1, .columns = elements};
+  return {.name = "matrix", .count = ElementCount(elements), .shape = {1, elements}};
 }
 
 TEST(ShardLayout, DividesNoMatrix) {
@@ -71,20 +71,25 @@ TEST(ModelLayout, RefusesMatricesWithoutAShape) {
     return text.find(part) != std::string::npos;
   };
   const ParameterLayout vector{.name = "bias", .count = ElementCount(6)};
-  EXPECT_TRUE(contains(refusal(vector, {.use_muon = true}), "rows and columns"));
+  EXPECT_TRUE(contains(refusal(vector, {.use_muon = true}), "a shape of rows and columns"));
   EXPECT_TRUE(contains(refusal(vector, {.use_muon = true}), "unit.bias"));
   EXPECT_EQ(refusal(vector, {}), "");
   ParameterLayout wrong = vector;
-  wrong.rows = 2;
-  wrong.columns = 4;
+  wrong.shape = {2, 4};
   EXPECT_TRUE(contains(refusal(wrong, {}), "2 x 4"));
-  wrong.columns = 0;
+  wrong.shape = {2, 0};
   EXPECT_TRUE(contains(refusal(wrong, {}), "2 x 0"));
-  wrong = {.name = "long",
-           .count = ElementCount(std::uint64_t{1} << 31),
-           .rows = 1,
-           .columns = std::uint64_t{1} << 31};
-  EXPECT_TRUE(contains(refusal(wrong, {}), "2147483647"));
+  wrong.shape = {std::uint64_t{1} << 32, std::uint64_t{1} << 32, 6};
+  EXPECT_TRUE(contains(refusal(wrong, {}), "4294967296 x 4294967296 x 6"));
+  wrong.shape = {1, 2, 3};
+  EXPECT_EQ(refusal(wrong, {}), "");
+  EXPECT_TRUE(contains(refusal(wrong, {.use_muon = true}), "1 x 2 x 3"));
+  wrong.shape = {1, 1, 1, 1, 1, 1, 1, 2, 3};
+  EXPECT_TRUE(contains(refusal(wrong, {}), "at most 8"));
+  wrong = {
+      .name = "long", .count = ElementCount(std::uint64_t{1} << 31), .shape = {1, std::uint64_t{1} << 31}};
+  EXPECT_TRUE(contains(refusal(wrong, {.use_muon = true}), "2147483647"));
+  EXPECT_EQ(refusal(wrong, {}), "");
   EXPECT_EQ(refusal(vector, {.frozen = true, .use_muon = true}), "") << "a reference model";
   EXPECT_TRUE(contains(refusal(matrix(6), {.use_muon = true, .epsilon = 1}), "groups[0].epsilon"));
 }
