@@ -47,6 +47,7 @@ build() {
   local preset=$1
   shift
   say "building preset $preset"
+  export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1  # what one clone has compiled serves another
   cmake --preset "$preset" -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache >&2
   cmake --build --preset "$preset" -j "$(nproc)" ${@:+--target "$@"} >&2
 }

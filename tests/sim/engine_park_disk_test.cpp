@@ -6,6 +6,7 @@
 #include <penstock/tiers/device/host_device.hpp>
 #include <penstock/tiers/io/fault_engine.hpp>
 #include <penstock/tiers/io/fault_file_system.hpp>
+#include <penstock/zero/comm/in_process_group.hpp>
 #include <penstock/zero/rank.hpp>
 
 #include <gtest/gtest.h>
@@ -27,6 +28,21 @@ namespace {
 using tiers::Tier;
 using enum ParkKinds;
 
+ModelLayout model_of(ElementCount elements) {
+  ModelLayout model;
+  for (const char* unit : {"first", "second", "third", "fourth"})
+    model.units.push_back({.name = unit, .parameters = {{"weight", elements, 0}}});
+  return model;
+}
+void initialize(Engine& engine) {
+  engine
+      .initialize([](ParameterId, std::uint64_t first, std::span<float> values) {
+        for (std::size_t i = 0; i < values.size(); ++i)
+          values[i] = 0.01f * static_cast<float>((first + i) % 997);
+      })
+      .value();
+}
+
 /// A rank on threads with four units of a million parameters each, if not told otherwise. Their values depend on their
 /// place.
 class ThreadedRank {
@@ -39,11 +55,8 @@ class ThreadedRank {
     std::function<void(Accelerator&)> change_accelerator = {};
   };
   explicit ThreadedRank(const Options& options) {
-    ModelLayout model;
-    for (const char* unit : {"first", "second", "third", "fourth"})
-      model.units.push_back({.name = unit, .parameters = {{"weight", options.elements, 0}}});
     rank_ = Rank::create({.config = options.config,
-                          .model = model,
+                          .model = model_of(options.elements),
                           .make_accelerator = [&](ByteCount memory) -> Result<Accelerator> {
                             Accelerator made =
                                 make_host_accelerator({.memory = memory, .location = options.memory});
@@ -53,12 +66,7 @@ class ThreadedRank {
                           .hooks = {.runtime_options = options.change_runtime}})
                 .value();
     stream_ = rank_->device().create_stream().value();
-    engine()
-        .initialize([](ParameterId, std::uint64_t first, std::span<float> values) {
-          for (std::size_t i = 0; i < values.size(); ++i)
-            values[i] = 0.01f * static_cast<float>((first + i) % 997);
-        })
-        .value();
+    initialize(engine());
   }
 
   [[nodiscard]] Engine& engine() { return rank_->engine(); }
@@ -158,6 +166,45 @@ TEST(EngineParkOnDisk, EndsWhileItIsParked) {
     }
     EXPECT_EQ(open_descriptors(), before);
   }
+}
+
+TEST(EngineParkOnDisk, LeavesItsPagesToTheEngineBesideWhereItEnds) {
+  const penstock::test::ScratchDirectory directory;
+  const Config config = offloaded(OffloadDevice::cpu);
+  const ModelLayout model = model_of(ElementCount(1'000'000));
+  const MemoryPlan plan = plan_memory(config, model, 1, 1, tiers::DeviceMemory::host).value();
+  ThreadedRank rank(
+      {.config = config,
+       .memory = tiers::DeviceMemory::host,
+       .change_runtime = [&](swap::RuntimeOptions& options) {
+         const std::array engines = {PlannedEngine{&config, &plan}, PlannedEngine{&config, &plan}};
+         options = shared_runtime_options(engines, 0).value();
+       }});
+  Rank& shared = rank.rank();
+  const auto communicator =
+      InProcessGroup::create(1).value()->join(0, shared.device(), shared.compute()).value();
+  auto second = Engine::create({.runtime = &shared.runtime(),
+                                .device = &shared.device(),
+                                .compute = &shared.compute(),
+                                .communicator = communicator.get(),
+                                .workers = &shared.workers(),
+                                .config = config,
+                                .model = model,
+                                .plan = plan,
+                                .engine_number = 1})
+                    .value();
+  initialize(*second);
+  rank.train();
+  const HostSpan host = shared.runtime().host_memory();
+
+  const ParkReport out = second->park(Tier::nvme, all, {directory.path()}).value();
+
+  ASSERT_GE(out[Tier::host].given_back, 2_MiB);
+  EXPECT_EQ(resident(host), host.size() - out[Tier::host].given_back);
+  second.reset();
+  EXPECT_EQ(resident(host), host.size());
+  rank.train();
+  EXPECT_EQ(rank.engine().digest().value(), expected_digest());
 }
 
 TEST(EngineParkOnDisk, DividesWhatIsLargerThanItsStaging) {
