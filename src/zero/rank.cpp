@@ -3,6 +3,7 @@
 #include "zero/commit/rank_directory.hpp"
 #include "zero/engine/engine_commits.hpp"
 #include "zero/launch/run_description.hpp"
+#include "zero/layout/path_options.hpp"
 
 #include <penstock/zero/comm/in_process_group.hpp>
 
@@ -188,11 +189,13 @@ Result<void> Rank::State::open_directory(swap::RuntimeOptions& of_runtime) {
         .reason("engines of one rank share its files, and their configurations name different directories");
   }
   if (directories.empty()) return ok();
-  tiers::FileSystem* const files =
-      of_runtime.paths.empty() ? &tiers::real_file_system() : of_runtime.paths.front().file_system;
+  swap::PathOptions copies =
+      of_runtime.paths.empty() ? path_options(options.config, {}, 1) : of_runtime.paths.front();
+  if (options.hooks.durable_files) options.hooks.durable_files(copies);
   PENSTOCK_TRY_ASSIGN(
       directory,
-      RankDirectory::open({.files = files,
+      RankDirectory::open({.files = copies.file_system,
+                           .copies = copies,
                            .directories = directories,
                            .rank = options.identity.rank,
                            .deadline = std::chrono::seconds(options.config.penstock.io_deadline_seconds)}));

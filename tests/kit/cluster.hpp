@@ -101,6 +101,8 @@ struct RunOptions {
   std::function<tiers::SimDisk::Options(std::uint32_t rank)> disk;
   /// Disks that outlive the run, one for each rank; instead of `disk`.
   std::vector<tiers::SimDisk*> disks = {};
+  /// Changes the paths of a rank, after all that the members above set.
+  std::function<void(std::uint32_t rank, swap::PathOptions&)> change_path = {};
   /// Faults of the first simulated path of rank `faulty_rank`.
   tiers::FaultPlan faults;
   std::uint32_t faulty_rank = 0;

@@ -45,6 +45,7 @@ class SimulatedRank final : public swap::IdleHandler {
          .workers = &*workers_,
          .update = options_.update,
          .hooks = {.runtime_options = [this](swap::RuntimeOptions& options) { simulate(options); },
+                   .durable_files = [this](swap::PathOptions& path) { set_path(path); },
                    .engine_options =
                        [this](Engine::Options& options) {
                          if (options_.spoil_engine_config) options_.spoil_engine_config(options.config);
@@ -191,29 +192,35 @@ class SimulatedRank final : public swap::IdleHandler {
   /// Sets the options of the runtime's paths. Simulates their disks if the run has simulated ones; with a seed, this
   /// thread drives them.
   void simulate(swap::RuntimeOptions& options) {
-    for (swap::PathOptions& path : options.paths) {
-      path.weight = 1;
-      path.request_max = options_.request_max;
-      path.engine = options_.engine;
-      if (!options_.has_simulated_disks()) continue;
-      path.file_system = &disk_;
-      if (options_.seed) path.clock = &clock_;
-      path.make_engine = [this](const tiers::File::Properties&) { return make_engine(); };
-      path.decorate = [this, &clock = *path.clock](std::unique_ptr<tiers::IoEngine> engine) {
-        const bool faulty = number_ == options_.faulty_rank && fault_engines_.empty();
-        auto decorated = std::make_unique<tiers::FaultEngine>(
-            std::move(engine), faulty ? options_.faults : tiers::FaultPlan{}, clock);
-        fault_engines_.push_back(decorated.get());
-        // Those of a runtime of the engine's own end before the rank.
-        auto ended = [this, faults = decorated.get(),
-                      simulated = options_.seed ? sim_engines_.back() : nullptr] {
-          std::erase(fault_engines_, faults);
-          std::erase(sim_engines_, simulated);
-        };
-        return std::make_unique<penstock::test::ListedEngine>(std::move(decorated), std::move(ended));
-      };
-    }
+    for (swap::PathOptions& path : options.paths) set_path(path);
     if (options_.seed) options.idle_handler = this;
+  }
+
+  void set_path(swap::PathOptions& path) {
+    path.weight = 1;
+    path.request_max = options_.request_max;
+    path.engine = options_.engine;
+    if (options_.has_simulated_disks()) simulate_disk(path);
+    if (options_.change_path) options_.change_path(number_, path);
+  }
+
+  void simulate_disk(swap::PathOptions& path) {
+    path.file_system = &disk_;
+    if (options_.seed) path.clock = &clock_;
+    path.make_engine = [this](const tiers::File::Properties&) { return make_engine(); };
+    path.decorate = [this, &clock = *path.clock](std::unique_ptr<tiers::IoEngine> engine) {
+      const bool faulty = number_ == options_.faulty_rank && fault_engines_.empty();
+      auto decorated = std::make_unique<tiers::FaultEngine>(
+          std::move(engine), faulty ? options_.faults : tiers::FaultPlan{}, clock);
+      fault_engines_.push_back(decorated.get());
+      // Those of a runtime of the engine's own end before the rank.
+      auto ended = [this, faults = decorated.get(),
+                    simulated = options_.seed ? sim_engines_.back() : nullptr] {
+        std::erase(fault_engines_, faults);
+        std::erase(sim_engines_, simulated);
+      };
+      return std::make_unique<penstock::test::ListedEngine>(std::move(decorated), std::move(ended));
+    };
   }
 
   Result<std::unique_ptr<tiers::IoEngine>> make_engine() {

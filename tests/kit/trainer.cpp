@@ -335,6 +335,24 @@ std::vector<std::uint32_t> Trainer::order_of_use(std::uint32_t step, std::uint32
   return order;
 }
 
+void make_durable(RunOptions& options, const std::filesystem::path& directory) {
+  options.begins_where_restored = true;
+  options.config.penstock.durable_directories = {directory};
+  options.restore = [](Engine& engine) -> Result<void> {
+    PENSTOCK_TRY_ASSIGN(const auto resumed, engine.resume());
+    if (resumed) return ok();
+    return engine.initialize([](ParameterId parameter, std::uint64_t first, std::span<float> values) {
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = initial_value(parameter, first + i);
+    });
+  };
+  options.without_leases = [](Engine& engine, const RunOptions::ProgramPoint& point) -> Result<void> {
+    if (point.unit != 0 || point.micro_batch != 0 || point.place != RunOptions::ProgramPoint::Place::forward)
+      return ok();
+    PENSTOCK_TRY(engine.commit());
+    return ok();
+  };
+}
+
 float initial_value(ParameterId parameter, std::uint64_t element) {
   return fraction((element + 1) * 0x9e3779b97f4a7c15u + parameter.unit * 77 + parameter.index);
 }

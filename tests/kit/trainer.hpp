@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <memory>
 #include <type_traits>
 #include <vector>
@@ -89,6 +90,9 @@ class Trainer {
                                        : options.first_step;
 }
 [[nodiscard]] float initial_value(ParameterId parameter, std::uint64_t element);
+
+/// Makes a run durable: it continues what the directory has, and commits before each step's forward.
+void make_durable(RunOptions& options, const std::filesystem::path& directory);
 /// The value that the backward writes for one element, before rounding.
 [[nodiscard]] float fake_gradient(float weight, std::uint32_t rank, std::uint32_t step,
                                   std::uint32_t micro_batch, ParameterId parameter, std::uint64_t element);

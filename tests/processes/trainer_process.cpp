@@ -1,6 +1,7 @@
 // One rank of a training run as a process, which may come to harm at a point of its program.
 #include "kit/cluster.hpp"
 #include "kit/deaf_socket.hpp"
+#include "kit/trainer.hpp"
 
 #include <penstock/zero/comm/process_group.hpp>
 
@@ -22,7 +23,7 @@ using Point = RunOptions::ProgramPoint;
 
 struct Arguments {
   ProcessGroupOptions group;
-  std::string host = "127.0.0.1", harm;
+  std::string host = "127.0.0.1", harm, durable;
   std::uint16_t port = 0;
   double silence = 2, deadline = 20;
   bool mpi = false;
@@ -81,6 +82,7 @@ int run(const Arguments& arguments) {
                      .membership = [group = *joined](std::uint32_t) { return process_membership(group); },
                      .only_rank = arguments.group.rank};
   options.config.offload_optimizer.device = options.config.offload_param.device = OffloadDevice::nvme;
+  if (!arguments.durable.empty()) make_durable(options, arguments.durable);
   std::uint32_t points = 0;
   options.trainer_error = [&](const Point& point) -> std::optional<ErrorCode> {
     const bool is_chosen = point.step == 1 && points++ == arguments.point;
@@ -112,6 +114,8 @@ int main(int argc, char** argv) {
   app.add_option("--deadline", arguments.deadline, "of a collective, seconds");
   app.add_option("--point", arguments.point, "of the second step, at which the victim comes to harm");
   app.add_option("--victim", arguments.victim, "the rank that comes to harm");
+  app.add_option("--durable", arguments.durable,
+                 "directory in which the run commits, and of which it goes on");
   app.add_option("--harm", arguments.harm, "kill, stop, deaf, or a command of the shell");
   CLI11_PARSE(app, argc, argv);
   arguments.group.rank_0 = {arguments.host, arguments.port};

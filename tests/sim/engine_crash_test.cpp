@@ -29,22 +29,10 @@ RunOptions random_run(std::uint64_t seed) {
   config.offload_param.device = OffloadDevice::none;
   if (config.stage == 3)
     config.offload_param.device = std::array{OffloadDevice::cpu, OffloadDevice::nvme}[random.below(2)];
-  // Only paths of swap files are simulated.
-  if (config.offload_param.device != OffloadDevice::nvme)
-    config.offload_optimizer.device = OffloadDevice::nvme;
   const auto format = std::array{cpu_adam::StateFormat::fp32, cpu_adam::StateFormat::split,
                                  cpu_adam::StateFormat::split_bf16, cpu_adam::StateFormat::split_q8};
   RunFormat{format[random.below(4)]}.set(config);
   return options;
-}
-
-/// Continues what the directory has, or begins.
-Result<void> resume_or_initialize(Engine& engine) {
-  PENSTOCK_TRY_ASSIGN(const auto resumed, engine.resume());
-  if (resumed) return ok();
-  return engine.initialize([](ParameterId parameter, std::uint64_t first, std::span<float> values) {
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = initial_value(parameter, first + i);
-  });
 }
 
 /// The disks of all ranks, and how often their power has failed.
@@ -67,15 +55,7 @@ struct Machines {
 RunResult train_on(const Machines& machines, RunOptions options, std::uint64_t seed) {
   options.seed = seed;
   options.disks = machines.all();
-  options.begins_where_restored = true;
-  options.config.penstock.durable_directories = {"/durable"};
-  options.restore = resume_or_initialize;
-  options.without_leases = [](Engine& engine, const RunOptions::ProgramPoint& point) -> Result<void> {
-    if (point.unit != 0 || point.micro_batch != 0 || point.place != RunOptions::ProgramPoint::Place::forward)
-      return ok();
-    PENSTOCK_TRY(engine.commit());
-    return ok();
-  };
+  make_durable(options, "/durable");
   return train(options);
 }
 
@@ -104,12 +84,17 @@ std::uint64_t crash_until_done(std::uint64_t seed, const std::string& expected) 
   return crashes;
 }
 
+/// A number that the slow lane sets.
+std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
+  const char* const text = std::getenv(variable);
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
 TEST(EngineCrash, GoesOnWithTheSameBitsWhereverThePowerFails) {
-  // The slow lane sets a larger number.
-  const char* const asked = std::getenv("PENSTOCK_CRASH_POINTS");
-  const std::uint64_t wanted = asked != nullptr ? std::strtoull(asked, nullptr, 10) : 1000;
+  const std::uint64_t wanted = number_from("PENSTOCK_CRASH_POINTS", 1000);
   std::uint64_t crashes = 0;
-  for (std::uint64_t seed = 0; crashes < wanted && !testing::Test::HasFailure(); ++seed) {
+  for (std::uint64_t seed = number_from("PENSTOCK_CRASH_SEED", 0);
+       crashes < wanted && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RunOptions whole = random_run(seed);
     whole.seed = seed;

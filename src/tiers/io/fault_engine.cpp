@@ -1,5 +1,7 @@
 #include <penstock/tiers/io/fault_engine.hpp>
 
+#include "tiers/io/kill_process.hpp"
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -245,6 +247,7 @@ bool FaultEngine::State::pass_on(const IoRequest& request, const std::optional<F
   if (wrapped->submit({&changed, 1}) == 0) return false;
   free_slots.pop_back();
   slots[slot] = {request, fault};
+  if (fault && fault->effect == Effect::kill) kill_process();
   return true;
 }
 

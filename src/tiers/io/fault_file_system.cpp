@@ -1,6 +1,7 @@
 #include <penstock/tiers/io/fault_file_system.hpp>
 
 #include "tiers/io/file_errors.hpp"
+#include "tiers/io/kill_process.hpp"
 
 #include <array>
 #include <map>
@@ -80,6 +81,7 @@ std::optional<FileSystemFault> FaultFileSystem::State::next_fault(Operation oper
     if (fault.effect == FileSystemFault::Effect::buffered && !makes_a_file(operation)) continue;
     const std::uint64_t number = count_of(fault.operation);
     if (number < fault.occurrence || number - fault.occurrence >= fault.count) continue;
+    if (fault.effect == FileSystemFault::Effect::kill) kill_process();
     found = fault;
     ++injected;
     break;

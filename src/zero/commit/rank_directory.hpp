@@ -4,6 +4,7 @@
 
 #include <penstock/base/result.hpp>
 #include <penstock/base/time.hpp>
+#include <penstock/swap/runtime_options.hpp>
 #include <penstock/tiers/io/file_system.hpp>
 
 #include <chrono>
@@ -24,7 +25,9 @@ class RankDirectory {
  public:
   struct Options {
     tiers::FileSystem* files = &tiers::real_file_system();  ///< outlives the object
-    std::vector<std::filesystem::path> directories;         ///< of the run, on one drive each; at least one
+    swap::PathOptions copies =
+        {};  ///< how engines access files that they add: all but directory, name and weight
+    std::vector<std::filesystem::path> directories;  ///< of the run, on one drive each; at least one
     std::uint32_t rank = 0;
     TimePoint deadline = std::chrono::seconds(60);
   };

@@ -1,7 +1,6 @@
 #include "zero/engine/engine_commits.hpp"
 
 #include "zero/layout/commit_parts.hpp"
-#include "zero/layout/path_options.hpp"
 
 #include <algorithm>
 #include <random>
@@ -166,14 +165,12 @@ void EngineCommits::release(std::uint64_t generation) {
 Result<void> EngineCommits::open_copies() {
   if (plan_.committed_copies.is_zero()) return ok();
   const RankDirectory::Options& options = directory_.options();
-  const auto of_runtime = context_.internals.options().paths;
   std::vector<swap::PathOptions> paths;
   for (std::size_t i = 0; i < options.directories.size(); ++i) {
-    swap::PathOptions path = of_runtime.empty() ? path_options(context_.config, {}, 1) : of_runtime.front();
+    swap::PathOptions path = options.copies;
     path.directory = directory_.path(i);
     path.file_name = "copies" + std::to_string(engine_) + "-" + std::to_string(i);
     path.weight = options.directories.size() == 1 ? 1 : 0;
-    path.file_system = options.files;
     paths.push_back(std::move(path));
   }
   PENSTOCK_TRY_ASSIGN(auto pinned, committed_extents(directory_, engine_, paths));

@@ -25,6 +25,7 @@ struct Fault {
     misdirect,  ///< a write: the bytes go to its offset plus `distance`; reported as complete
     lose,       ///< a write or a flush: nothing reaches the disk; reported as complete
     flip_bit,   ///< a read: bit number `bit` of its buffer is inverted
+    kill,       ///< SIGKILL ends the process once the request is on its way
   };
 
   std::optional<IoOperation> operation;  ///< none: every operation to which the effect applies

@@ -37,6 +37,7 @@ struct FileSystemFault {
   enum class Effect : std::uint8_t {
     fail,      ///< returns `error`, with the message of the real file system, and does nothing
     buffered,  ///< a create_scratch, create or open: the file has no direct I/O
+    kill,      ///< SIGKILL ends the process before the call
   };
 
   std::optional<Operation> operation;  ///< none: every operation

@@ -1,10 +1,12 @@
 #include <penstock/tiers/io/fault_engine.hpp>
 #include <penstock/tiers/io/sim_disk.hpp>
 
+#include "kit/child_process.hpp"
 #include "kit/pattern.hpp"
 #include "unit/tiers/io/scripted_engine.hpp"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <array>
 #include <cerrno>
 #include <map>
@@ -110,6 +112,19 @@ TEST_F(FaultEngineTest, MisdirectsAWriteAndLosesAnother) {
   EXPECT_FALSE(Pattern{.tensor = 1}.first_difference(on_disk(12288)));
   EXPECT_TRUE(Pattern{.tensor = 1}.first_difference(on_disk(4096)));
   EXPECT_TRUE(Pattern{.tensor = 1}.first_difference(on_disk(20480)));
+}
+
+TEST_F(FaultEngineTest, KillsTheProcessOnceTheRequestIsOnItsWay) {
+  const auto write_three = [&] {
+    plan({{.operation = IoOperation::write, .occurrence = 2, .effect = Effect::kill}});
+    for (std::uint64_t tag = 0; tag < 2; ++tag) {
+      if (!submit(IoOperation::write, 0, block(0), tag)) return 1;
+    }
+    (void)submit(IoOperation::write, 0, block(0), 2);
+    return 0;
+  };
+
+  EXPECT_EQ(test::in_child(write_three), -SIGKILL);
 }
 
 TEST_F(FaultEngineTest, LeavesReadsUnchangedByEffectsOnWrites) {

@@ -1,9 +1,11 @@
 #include <penstock/tiers/io/fault_file_system.hpp>
 #include <penstock/tiers/io/sim_disk.hpp>
 
+#include "kit/child_process.hpp"
 #include "kit/scratch_directory.hpp"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <cerrno>
 #include <functional>
 #include <optional>
@@ -41,6 +43,21 @@ TEST_F(FaultFileSystemTest, InjectsFaultsIntoThePlannedCallsOnly) {
   EXPECT_EQ(file_system.accepted(), 7u);
   EXPECT_EQ(file_system.accepted(Operation::free_space), 2u);
   EXPECT_EQ(disk_.open_file_count(), 0u);
+}
+
+TEST_F(FaultFileSystemTest, KillsTheProcessBeforeThePlannedCall) {
+  const test::ScratchDirectory directory;
+  const auto make_two = [&] {
+    FaultFileSystem file_system(
+        real_file_system(),
+        {{.operation = Operation::create_directory, .occurrence = 1, .effect = Effect::kill}});
+    (void)file_system.create_directory(directory.path() / "first");
+    (void)file_system.create_directory(directory.path() / "second");
+    return 0;
+  };
+
+  EXPECT_EQ(test::in_child(make_two), -SIGKILL);
+  EXPECT_EQ(real_file_system().list(directory.path()).value(), std::vector<std::string>{"first"});
 }
 
 TEST_F(FaultFileSystemTest, FailsWithTheErrorsOfTheWrappedFileSystem) {
