@@ -12,6 +12,7 @@ packages=(
   libcli11-dev libfmt-dev libopenblas-dev libgtest-dev libgmock-dev libbenchmark-dev
   clang-format-14
   libopenmpi-dev openmpi-bin
+  xfsprogs btrfs-progs
 )
 
 # For the preset aarch64.

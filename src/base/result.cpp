@@ -46,6 +46,7 @@ Error Error::from_errno(const char* operation, int errno_value) {
       case EEXIST: return ErrorCode::already_exists;
       case EINVAL:
       case EISDIR:
+      case ENOTEMPTY:
       case ELOOP:
       case EXDEV: return ErrorCode::invalid_argument;
       case EOPNOTSUPP:

@@ -265,6 +265,40 @@ TEST_P(FileOperations, MakesADirectoryOfItsOwnerAlone) {
          "FileSystem::create_directory", at("none/run"));
 }
 
+TEST_P(FileOperations, RemovesADirectoryThatIsEmpty) {
+  ASSERT_TRUE(files().create_directory(at("run")));
+  make("run/file", "text");
+
+  expect(files().remove_directory(at("run")).error(), ErrorCode::invalid_argument,
+         "FileSystem::remove_directory", at("run"));
+  ASSERT_TRUE(files().remove(at("run/file")));
+  ASSERT_TRUE(files().remove_directory(at("run")));
+
+  EXPECT_EQ(list(), Names{});
+  expect(files().remove_directory(at("run")).error(), ErrorCode::not_found, "FileSystem::remove_directory",
+         at("run"));
+}
+
+TEST_P(FileOperations, ClonesBytesOrSaysThatItCannot) {
+  File source = files().create(at("source"), {}, DirectIo::off).value();
+  const std::string text(8192, 'a');
+  ASSERT_TRUE(source.write(FileOffset(0), ConstHostSpan(std::span(text))));
+  File copy = files().create(at("copy"), {}, DirectIo::off).value();
+
+  const auto cloned = copy.clone(source, FileOffset(4096), FileOffset(0), 4_KiB);
+
+  if (!cloned) {
+    expect(cloned.error(), ErrorCode::unsupported, "File::clone", at("copy"));
+    EXPECT_EQ(copy.size().value(), 0_B);
+    return;
+  }
+  const std::string other(4096, 'b');
+  ASSERT_TRUE(source.write(FileOffset(4096), ConstHostSpan(std::span(other))));
+  std::string read(4096, ' ');
+  ASSERT_TRUE(copy.read(FileOffset(0), HostSpan(std::span(read))));
+  EXPECT_EQ(read, std::string(4096, 'a')) << "the files differ from now on";
+}
+
 TEST_P(FileOperations, LetsOneOwnerHaveADirectory) {
   bench_->make_directory(at("other"));
   {
@@ -291,6 +325,8 @@ INSTANTIATE_TEST_SUITE_P(
                     std::pair("Tmpfs", &real<MountedFileSystem::Kind::tmpfs>),
                     std::pair("Ext4", &real<MountedFileSystem::Kind::ext4>),
                     std::pair("Ext4With4KiBSectors", &real<MountedFileSystem::Kind::ext4_4k_sector>),
+                    std::pair("Xfs", &real<MountedFileSystem::Kind::xfs>),
+                    std::pair("Btrfs", &real<MountedFileSystem::Kind::btrfs>),
                     std::pair("Ext2", &real<MountedFileSystem::Kind::ext2>),
                     std::pair("Overlay", &real<MountedFileSystem::Kind::overlay>),
                     std::pair("Simulated", &simulated),

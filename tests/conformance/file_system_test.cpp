@@ -132,7 +132,8 @@ TEST_P(FileSystemConformance, LeavesNothingBehind) {
       EXPECT_EQ(entry.path().filename(), "lost+found");
     }
   }
-  if (shared()) return;
+  // XFS frees the blocks of a removed file some time later.
+  if (shared() || is(MountedFileSystem::Kind::xfs)) return;
   ::sync();
   EXPECT_EQ(tiers::real_file_system().free_space(mounted_.path()).value(), before);
 }
@@ -141,6 +142,7 @@ INSTANTIATE_TEST_SUITE_P(
     Everywhere, FileSystemConformance,
     testing::Combine(testing::Values(MountedFileSystem::Kind::directory, MountedFileSystem::Kind::tmpfs,
                                      MountedFileSystem::Kind::ext4, MountedFileSystem::Kind::ext4_4k_sector,
+                                     MountedFileSystem::Kind::xfs, MountedFileSystem::Kind::btrfs,
                                      MountedFileSystem::Kind::ext2, MountedFileSystem::Kind::overlay),
                      testing::Values(EngineChoice::automatic, EngineChoice::libaio, EngineChoice::threads)),
     [](const auto& setting) {

@@ -11,8 +11,14 @@ namespace penstock::test {
 
 namespace {
 
-// Enough for an ext4 with its journal and a few swap files.
-constexpr const char* size = "64M";
+/// Makes the file system of a type in a sparse image: as small as its journal and a few swap files allow.
+std::string command_that_makes(const std::string& type, const std::string& image) {
+  const bool is_ext = type.starts_with("ext");
+  const char* const size = is_ext ? "64M" : type == "xfs" ? "320M" : "192M";
+  const char* const options = is_ext ? " -q -F -b 4096 " : " -q -f ";
+  return std::string("truncate -s ").append(size) + " " + image + " && mkfs." + type + options + image +
+         " && echo made";
+}
 
 /// Runs a command; its standard output without the newline, or nothing when it fails.
 std::string output_of(const std::string& command) {
@@ -37,6 +43,8 @@ MountedFileSystem::MountedFileSystem(Kind kind) : path_(scratch_.path() / "mount
     case Kind::ext4: mount_image("ext4", 512); return;
     case Kind::ext4_4k_sector: mount_image("ext4", 4096); return;
     case Kind::ext2: mount_image("ext2", 512); return;
+    case Kind::xfs: mount_image("xfs", 512); return;
+    case Kind::btrfs: mount_image("btrfs", 512); return;
     case Kind::tmpfs: mounted_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, "size=64m") == 0; break;
     case Kind::overlay: {
       std::string options;
@@ -54,9 +62,7 @@ MountedFileSystem::MountedFileSystem(Kind kind) : path_(scratch_.path() / "mount
 
 void MountedFileSystem::mount_image(const std::string& type, int sector) {
   const std::string image = (scratch_.path() / "image").string();
-  const std::string make = std::string("truncate -s ").append(size) + " " + image + " && mkfs." + type +
-                           " -q -F -b 4096 " + image + " && echo made";
-  if (output_of(make).empty()) {
+  if (output_of(command_that_makes(type, image)).empty()) {
     skip_reason_ = "mkfs." + type + " is not to be had";
     return;
   }
@@ -75,7 +81,8 @@ MountedFileSystem::~MountedFileSystem() {
 }
 
 const char* to_string(MountedFileSystem::Kind kind) {
-  constexpr const char* names[] = {"Directory", "Tmpfs", "Ext4", "Ext4With4KiBSectors", "Ext2", "Overlay"};
+  constexpr const char* names[] = {"Directory", "Tmpfs", "Ext4",  "Ext4With4KiBSectors",
+                                   "Ext2",      "Xfs",   "Btrfs", "Overlay"};
   return names[static_cast<std::size_t>(kind)];
 }
 

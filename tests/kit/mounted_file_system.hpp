@@ -16,6 +16,8 @@ class MountedFileSystem {
     ext4,            ///< in a file, through a loop device with sectors of 512 bytes
     ext4_4k_sector,  ///< the same with 4096
     ext2,            ///< the same as the first, without extents: nothing can be reserved
+    xfs,             ///< the same as the first, with reflinks
+    btrfs,           ///< the same
     overlay,         ///< over the tests' own
   };
 

@@ -1,6 +1,7 @@
 // A run that was committed goes on in another process with the same bits.
 #include "kit/cluster.hpp"
 #include "kit/scratch_directory.hpp"
+#include "sim/continued_runs.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>
@@ -17,39 +18,6 @@ namespace {
 
 using penstock::test::ScratchDirectory;
 using penstock::test::SeededRandom;
-
-OffloadDevice random_tier(SeededRandom& random) {
-  return std::array{OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme}[random.below(3)];
-}
-
-constexpr std::array formats = {RunFormat{cpu_adam::StateFormat::fp32},
-                                RunFormat{cpu_adam::StateFormat::split},
-                                RunFormat{cpu_adam::StateFormat::fp32, DType::fp32},
-                                RunFormat{cpu_adam::StateFormat::split_bf16},
-                                RunFormat{cpu_adam::StateFormat::split_q8},
-                                narrow_formats[0]};
-
-RunOptions random_run(std::uint64_t seed, std::uint32_t ranks) {
-  SeededRandom random(seed + 41'000);
-  RunOptions options{
-      .ranks = ranks, .micro_batches = 1 + static_cast<std::uint32_t>(random.below(2)), .steps = 4};
-  options.model = random.below(2) == 0 ? deep_model() : random_model(random);
-  Config& config = options.config;
-  config.stage = static_cast<std::uint32_t>(random.below(4));
-  config.offload_optimizer.device = random_tier(random);
-  config.offload_param.device = config.stage == 3 ? random_tier(random) : OffloadDevice::none;
-  if (random.below(2) == 0) options.device_memory = tiers::DeviceMemory::separate;
-  const RunFormat& format = formats[random.below(formats.size())];
-  if (format.format == cpu_adam::StateFormat::moments) config.stage = std::max(config.stage, 1u);
-  format.set(config);
-  if (random.below(4) == 0 && options.model.groups.size() > 1) options.model.groups[1].frozen = true;
-  return options;
-}
-
-RunOptions durable(RunOptions options, const std::filesystem::path& directory) {
-  options.config.penstock.durable_directories = {directory};
-  return options;
-}
 
 /// The first steps of a run, committed after the last one of them.
 RunOptions first_part(RunOptions options, std::uint32_t steps) {
@@ -76,7 +44,7 @@ RunOptions second_part(RunOptions options, std::uint32_t first_step) {
 TEST(EngineCommit, IsContinuedWithTheBitsOfARunThatNeverStopped) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const RunOptions options = random_run(seed, 1 + seed % 3);
+    const RunOptions options = random_continued_run(seed, 1 + seed % 3);
     const RunResult whole = train(options);
     ASSERT_FALSE(whole.error) << whole.error->message();
     const ScratchDirectory scratch;
@@ -98,16 +66,16 @@ TEST(EngineCommit, IsContinuedByOtherRanksStagesTiersAndFormats) {
   for (std::uint64_t seed = 100; seed < 150; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     SeededRandom random(seed);
-    RunOptions options = random_run(seed, 1 + static_cast<std::uint32_t>(random.below(4)));
+    RunOptions options = random_continued_run(seed, 1 + static_cast<std::uint32_t>(random.below(4)));
     // Formats that keep the masters and moments exactly.
-    formats[random.below(2)].set(options.config);
+    continued_formats[random.below(2)].set(options.config);
     const ScratchDirectory scratch;
     const auto directory = scratch.path() / "run";
     const RunResult first = train(first_part(durable(options, directory), 2));
     ASSERT_FALSE(first.error) << first.error->message();
-    RunOptions other = random_run(seed + 1000, 1 + static_cast<std::uint32_t>(random.below(4)));
+    RunOptions other = random_continued_run(seed + 1000, 1 + static_cast<std::uint32_t>(random.below(4)));
     other.model = options.model;
-    formats[random.below(2)].set(other.config);
+    continued_formats[random.below(2)].set(other.config);
     other = second_part(durable(other, directory), 2);
     other.steps = 2;
     other.after_steps = [](Engine& engine) -> Result<void> {

@@ -166,6 +166,13 @@ Result<void> FaultFileSystem::create_directory(const std::filesystem::path& path
   return state_->wrapped.create_directory(path);
 }
 
+Result<void> FaultFileSystem::remove_directory(const std::filesystem::path& path) {
+  if (const auto fault = state_->next_fault(Operation::remove_directory)) {
+    return file_error("FileSystem::remove_directory", path.string(), fault->error);
+  }
+  return state_->wrapped.remove_directory(path);
+}
+
 Result<std::vector<std::string>> FaultFileSystem::list(const std::filesystem::path& directory) {
   if (const auto fault = state_->next_fault(Operation::list)) {
     return file_error("FileSystem::list", directory.string(), fault->error);
@@ -205,6 +212,13 @@ Result<void> FaultFileSystem::extend(const File::Properties& file, ByteCount siz
     return extend_error(file.name, size, fault->error);
   }
   return state_->wrapped_file(file).extend(size);
+}
+
+Result<void> FaultFileSystem::clone(const File::Properties& source, FileOffset from,
+                                    const File::Properties& file, FileOffset to, ByteCount length) {
+  if (const auto fault = state_->next_fault(Operation::clone))
+    return file_error("File::clone", file.name, fault->error);
+  return state_->wrapped_file(file).clone(state_->wrapped_file(source), from, to, length);
 }
 
 Result<void> FaultFileSystem::read(const File::Properties& file, FileOffset offset, HostSpan into) {

@@ -105,6 +105,13 @@ Error locked_error(const std::filesystem::path& directory, std::optional<int> ho
       .advice("wait until that process ends, or name another directory");
 }
 
+Error no_clone(const std::string& file, const std::string& why) {
+  return Error::unsupported("File::clone")
+      .reason("no reflink: " + why)
+      .object(file)
+      .advice("write the bytes instead; XFS made with reflink=1 and btrfs have reflinks");
+}
+
 std::string renamed(const std::filesystem::path& from, const std::filesystem::path& to) {
   return from.string() + " to " + to.string();
 }

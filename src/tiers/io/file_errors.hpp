@@ -45,6 +45,9 @@ namespace penstock::tiers {
 /// A directory is locked already, by process `holder` if known.
 [[nodiscard]] Error locked_error(const std::filesystem::path& directory, std::optional<int> holder);
 
+/// File::clone() is not possible for `file`.
+[[nodiscard]] Error no_clone(const std::string& file, const std::string& why);
+
 /// "FROM to TO", the object of an error of rename().
 [[nodiscard]] std::string renamed(const std::filesystem::path& from, const std::filesystem::path& to);
 

@@ -1,5 +1,7 @@
 #include <penstock/tiers/io/file_system.hpp>
 
+#include "tiers/io/file_errors.hpp"
+
 #include <unistd.h>
 
 namespace penstock::tiers {
@@ -32,6 +34,18 @@ Result<void> File::read(FileOffset offset, HostSpan into) const {
 Result<void> File::write(FileOffset offset, ConstHostSpan bytes) {
   if (file_system_ == nullptr) return not_open("File::write");
   return file_system_->write(properties_, offset, bytes);
+}
+
+Result<void> File::clone(const File& source, FileOffset from, FileOffset to, ByteCount length) {
+  if (file_system_ == nullptr || source.file_system_ == nullptr) return not_open("File::clone");
+  if (file_system_ != source.file_system_)
+    return no_clone(properties_.name, "the files are of two file systems");
+  return file_system_->clone(source.properties_, from, properties_, to, length);
+}
+
+Result<void> FileSystem::clone(const File::Properties&, FileOffset, const File::Properties& file, FileOffset,
+                               ByteCount) {
+  return no_clone(file.name, "its file system has none");
 }
 
 Result<void> File::sync() {

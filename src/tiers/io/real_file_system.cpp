@@ -5,8 +5,10 @@
 #include "base/owned_fd.hpp"
 
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <linux/magic.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -83,6 +85,9 @@ class RealFileSystem final : public FileSystem {
   Result<File> create_scratch(const std::filesystem::path& directory, ByteCount size,
                               DirectIo direct) override {
     auto fd = open_unnamed(directory);
+    // Some file systems have no room for an inode then.
+    if (!fd && fd.error().code() == ErrorCode::no_space)
+      return reserve_error("FileSystem::create_scratch", directory, size, ENOSPC, free_space(directory));
     if (!fd) return fd.error();
     return make("FileSystem::create_scratch", std::move(*fd), directory,
                 "scratch file in " + directory.string(), size, direct);
@@ -123,6 +128,11 @@ class RealFileSystem final : public FileSystem {
   Result<void> create_directory(const std::filesystem::path& path) override {
     if (::mkdir(kernel_name(path), 0700) == 0) return ok();
     return file_error("FileSystem::create_directory", path.string(), errno);
+  }
+
+  Result<void> remove_directory(const std::filesystem::path& path) override {
+    if (::rmdir(kernel_name(path)) == 0) return ok();
+    return file_error("FileSystem::remove_directory", path.string(), errno);
   }
 
   Result<std::vector<std::string>> list(const std::filesystem::path& directory) override {
@@ -198,6 +208,20 @@ class RealFileSystem final : public FileSystem {
     struct stat status {};
     if (::fstat(descriptor_of(file), &status) != 0) return file_error("File::size", file.name, errno);
     return ByteCount(static_cast<std::uint64_t>(status.st_size));
+  }
+
+  Result<void> clone(const File::Properties& source, FileOffset from, const File::Properties& file,
+                     FileOffset to, ByteCount length) override {
+    const file_clone_range range{.src_fd = descriptor_of(source),
+                                 .src_offset = from.value(),
+                                 .src_length = length.value(),
+                                 .dest_offset = to.value()};
+    if (length.is_zero()) return ok();  // to the kernel, 0 is everything up to the end
+    if (::ioctl(descriptor_of(file), FICLONERANGE, &range) == 0) return ok();
+    const int cause = errno;
+    if (cause == EOPNOTSUPP || cause == EXDEV || cause == EINVAL || cause == ENOTTY || cause == ENOSYS)
+      return no_clone(file.name, std::strerror(cause));
+    return file_error("File::clone", file.name, cause);
   }
 
   Result<void> extend(const File::Properties& file, ByteCount wanted) override {

@@ -96,6 +96,16 @@ Result<void> SimDisk::create_directory(const std::filesystem::path& path) {
   return ok();
 }
 
+Result<void> SimDisk::remove_directory(const std::filesystem::path& path) {
+  constexpr const char* operation = "FileSystem::remove_directory";
+  if (!state_->change()) return file_error(operation, path.string(), EIO);
+  if (!state_->names.is_directory(path))
+    return file_error(operation, path.string(), state_->names.find(path) ? ENOTDIR : ENOENT);
+  if (!state_->names.list(path).empty()) return file_error(operation, path.string(), ENOTEMPTY);
+  state_->names.remove_directory(path);
+  return ok();
+}
+
 Result<std::vector<std::string>> SimDisk::list(const std::filesystem::path& directory) {
   if (!state_->has_power) return file_error("FileSystem::list", directory.string(), EIO);
   if (!state_->names.is_directory(directory))

@@ -18,6 +18,8 @@ class SimNames {
 
   /// Creates a directory, durable at once.
   void make_directory(const Path& directory) { directories_.insert(normal(directory)); }
+  /// The same of an empty one.
+  void remove_directory(const Path& directory) { directories_.erase(normal(directory)); }
   [[nodiscard]] bool is_directory(const Path& path) const { return directories_.contains(normal(path)); }
   /// The file of that name, null when there is none.
   [[nodiscard]] std::shared_ptr<SimFile> find(const Path& path) const;

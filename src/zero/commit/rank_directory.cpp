@@ -1,29 +1,17 @@
 #include "zero/commit/rank_directory.hpp"
 
 #include "tiers/io/bounded_call.hpp"
+#include "zero/commit/small_files.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <set>
-#include <string_view>
+#include <span>
 #include <utility>
 
 namespace penstock::zero {
 
 namespace {
-
-/// The number between `before` and `after`, if `name` is exactly that.
-template <class Number>
-std::optional<Number> number_in(std::string_view name, std::string_view before, std::string_view after) {
-  if (!name.starts_with(before) || !name.ends_with(after) || name.size() <= before.size() + after.size())
-    return std::nullopt;
-  const std::string_view digits = name.substr(before.size(), name.size() - before.size() - after.size());
-  Number number{};
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
-  return number;
-}
 
 std::string engine_prefix(std::uint32_t engine) {
   return "engine" + std::to_string(engine) + "-";
@@ -54,13 +42,6 @@ Result<std::string> find_file(const RankDirectory::Options& options, std::uint32
     if (*found) return name.string();
   }
   return committed.string();
-}
-
-/// Makes it if it is not there.
-Result<void> ensure_directory(tiers::FileSystem& files, const std::filesystem::path& path) {
-  auto made = files.create_directory(path);
-  if (!made) return made.error().code() == ErrorCode::already_exists ? ok() : made;
-  return files.sync_directory(path.parent_path().empty() ? "." : path.parent_path());
 }
 
 }  // namespace
@@ -112,23 +93,10 @@ Result<Manifest> RankDirectory::read(std::uint32_t engine, std::uint64_t generat
 }
 
 Result<void> RankDirectory::write(const Manifest& manifest) {
-  const std::filesystem::path directory = path(0);
-  const std::filesystem::path name = directory / manifest_name(manifest.engine, manifest.generation);
+  const std::filesystem::path name = path(0) / manifest_name(manifest.engine, manifest.generation);
   return bounded<void>(
-      options_, "RankDirectory::write", name,
-      [files = options_.files, directory, name, bytes = manifest.encode()]() -> Result<void> {
-        const std::filesystem::path unfinished = name.string() + ".new";
-        if (auto removed = files->remove(unfinished);
-            !removed && removed.error().code() != ErrorCode::not_found)
-          return removed;
-        {
-          PENSTOCK_TRY_ASSIGN(tiers::File file,
-                              files->create(unfinished, ByteCount(bytes.size()), tiers::DirectIo::off));
-          PENSTOCK_TRY(file.write(FileOffset(0), ConstHostSpan(std::span(bytes))));
-          PENSTOCK_TRY(file.sync());
-        }
-        PENSTOCK_TRY(files->rename(unfinished, name));
-        return files->sync_directory(directory);
+      options_, "RankDirectory::write", name, [files = options_.files, name, bytes = manifest.encode()] {
+        return replace_file(*files, name, name.filename().string() + ".new", ConstHostSpan(std::span(bytes)));
       });
 }
 

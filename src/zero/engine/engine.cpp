@@ -240,6 +240,15 @@ Result<CommitReport> Engine::commit(std::span<const std::byte> client) {
   PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::commit"));
   return state_->commit(client);
 }
+Result<SavedCheckpoint> Engine::save_checkpoint(const std::filesystem::path& directory,
+                                                const SaveOptions& options) {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::save_checkpoint"));
+  return state_->save_checkpoint(directory, options);
+}
+Result<Resumed> Engine::load_checkpoint(const std::filesystem::path& directory) {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::load_checkpoint"));
+  return state_->load_checkpoint(directory);
+}
 Result<std::optional<Resumed>> Engine::resume() {
   PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::resume"));
   return state_->resume();

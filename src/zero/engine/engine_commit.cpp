@@ -61,19 +61,33 @@ Result<std::optional<Resumed>> EngineState::resume() {
   PENSTOCK_TRY(check_not_failed(operation));
   if (!commits_->last()) return std::optional<Resumed>();
   Resumed resumed{.notes = commits_->notes()};
-  const Result<void> outcome = restore_last(resumed);
-  if (context_.failure) return outcome ? *context_.failure : outcome.error();
-  if (auto agreed = commits_->agree(operation, outcome); !agreed) {
-    initialized_ = false;
-    return agreed.error();
-  }
+  PENSTOCK_TRY(restore_commit(operation, commits_->where(), *commits_->last(), resumed));
+  resumed_ = true;
   return std::optional(std::move(resumed));
 }
 
-Result<void> EngineState::restore_last(Resumed& resumed) {
-  constexpr const char* operation = "Engine::resume";
-  PENSTOCK_TRY_ASSIGN(Manifest manifest, commits_->manifest_of_last());
-  PENSTOCK_TRY_ASSIGN(CommittedStates states, commits_->states(manifest));
+/// Collective; all ranks get an error, or none.
+Result<void> EngineState::restore_commit(const char* operation, const RankDirectory::Options& where,
+                                         const FoundManifest& commit, Resumed& resumed) {
+  // The collective has the same step on ranks that could restore theirs and on others.
+  const std::uint64_t before = context_.completed_steps;
+  const Result<void> outcome = restore_own(operation, where, commit, resumed);
+  if (context_.failure) return outcome ? *context_.failure : outcome.error();
+  const std::uint64_t restored = std::exchange(context_.completed_steps, before);
+  auto agreed = agree_on_outcome(context_, operation, outcome);
+  if (agreed) {
+    context_.completed_steps = restored;
+  } else {
+    initialized_ = false;
+  }
+  return agreed;
+}
+
+Result<void> EngineState::restore_own(const char* operation, const RankDirectory::Options& where,
+                                      const FoundManifest& commit, Resumed& resumed) {
+  const std::uint32_t engine = options_.engine_number;
+  PENSTOCK_TRY_ASSIGN(Manifest manifest, manifest_of(where, engine, commit));
+  PENSTOCK_TRY_ASSIGN(CommittedStates states, states_of(context_, where, engine, commit, manifest));
   PENSTOCK_TRY(
       restore(operation, manifest.completed_steps,
               [&states](ParameterId parameter, cpu_adam::StateKind kind, std::uint64_t first,
@@ -91,7 +105,6 @@ Result<void> EngineState::restore_last(Resumed& resumed) {
   resumed.step = manifest.completed_steps;
   resumed.ranks = manifest.ranks;
   resumed.client = std::move(manifest.client);
-  resumed_ = true;
   return ok();
 }
 

@@ -3,7 +3,6 @@
 #include "zero/layout/commit_parts.hpp"
 
 #include <algorithm>
-#include <random>
 #include <span>
 #include <utility>
 
@@ -13,17 +12,6 @@ namespace {
 
 constexpr const char* committing = "Engine::commit";
 constexpr const char* creating = "Engine::create";
-
-std::uint64_t random_number() {
-  std::random_device device;
-  return (std::uint64_t{device()} << 32) | device();
-}
-
-/// What a rank tells its peers at each phase of a commit.
-struct Verdict {
-  std::uint64_t number = 0;  // random; that of rank 0 counts
-  std::uint32_t code = 0, failed = 0;
-};
 
 std::filesystem::path file_of(const swap::PathOptions& path) {
   return path.directory / path.file_name;
@@ -59,87 +47,13 @@ std::uint64_t EngineCommits::pin_of(std::uint64_t generation) const {
   return commit_pin(engine_, generation);
 }
 
-/// The manifests of all ranks whose directories this one can see. The last two generations of a rank are enough: one
-/// that is not complete can only be the last.
-Result<std::vector<FoundManifest>> EngineCommits::find_here() {
-  std::vector<FoundManifest> found;
-  const RankDirectory::Options& options = directory_.options();
-  PENSTOCK_TRY_ASSIGN(const auto ranks, RankDirectory::ranks(options));
-  for (const std::uint32_t rank : ranks) {
-    PENSTOCK_TRY_ASSIGN(auto generations, RankDirectory::generations_of(options, rank, engine_));
-    if (generations.size() > 2) generations.erase(generations.begin(), generations.end() - 2);
-    for (const std::uint64_t generation : generations) {
-      const auto manifest = RankDirectory::read_of(options, rank, engine_, generation);
-      if (manifest) {
-        found.push_back({.run = manifest->run,
-                         .generation = generation,
-                         .attempt = manifest->attempt,
-                         .ranks = manifest->ranks,
-                         .rank = rank});
-      } else if (manifest.error().code() == ErrorCode::unsupported) {
-        return manifest.error();
-      } else if (manifest.error().code() != ErrorCode::not_found) {  // its rank may have removed it meanwhile
-        notes_.push_back("not used: " + manifest.error().message());
-      }
-    }
-  }
-  return found;
-}
-
-/// Those of all ranks.
-Result<std::vector<FoundManifest>> EngineCommits::exchange_found(const std::vector<FoundManifest>& mine) {
-  constexpr auto subject = CollectiveSignature::Subject::commit;
-  const std::size_t ranks = context_.communicator.size();
-  const std::uint64_t count = mine.size();
-  std::vector<std::uint64_t> counts(ranks);
-  PENSTOCK_TRY(context_.exchange(ConstHostSpan(std::span(&count, 1)), HostSpan(std::span(counts)), subject));
-  const std::size_t most = *std::max_element(counts.begin(), counts.end());
-  if (most == 0) return std::vector<FoundManifest>();
-  std::vector<FoundManifest> padded = mine, all(ranks * most);
-  padded.resize(most);
-  PENSTOCK_TRY(
-      context_.exchange(ConstHostSpan(std::span(std::as_const(padded))), HostSpan(std::span(all)), subject));
-  std::erase_if(all, [](const FoundManifest& one) { return one.generation == 0; });
-  return all;
-}
-
-Result<void> EngineCommits::agree(const char* operation, const Result<void>& mine, std::uint64_t* number) {
-  const Verdict verdict{.number = random_number(),
-                        .code = mine ? 0 : static_cast<std::uint32_t>(mine.error().code()),
-                        .failed = mine ? 0u : 1u};
-  std::vector<Verdict> all(context_.communicator.size());
-  PENSTOCK_TRY(context_.exchange(ConstHostSpan(std::span(&verdict, 1)), HostSpan(std::span(all)),
-                                 CollectiveSignature::Subject::commit));
-  PENSTOCK_TRY(mine);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].failed == 0) continue;
-    return Error(static_cast<ErrorCode>(all[rank].code), operation)
-        .reason("it has failed on another rank; the last commit is as it was")
-        .object("rank " + std::to_string(rank))
-        .advice("look for that rank's error; then call it again on all ranks");
-  }
-  if (number != nullptr) *number = all.front().number;
-  return ok();
-}
-
 Result<void> EngineCommits::open() {
-  auto found = find_here();
-  PENSTOCK_TRY(agree(creating, found ? ok() : Result<void>(found.error())));
-  PENSTOCK_TRY_ASSIGN(const auto all, exchange_found(*found));
-  PENSTOCK_TRY_ASSIGN(last_, choose_generation(all, directory_.options().directories.front().string()));
-  const bool damaged = !notes_.empty();
-  Result<void> mine = ok();
-  if (!last_ && damaged) {
-    Error error = Error(ErrorCode::corrupted, "Engine::create")
-                      .object(directory_.options().directories.front().string())
-                      .reason("no commit in the durable directory is whole")
-                      .advice("restore it from a checkpoint, or name another directory for a new run");
-    for (const std::string& note : notes_) error = std::move(error).note(note);
-    mine = error;
-  }
-  if (mine) mine = free_others();
+  PENSTOCK_TRY_ASSIGN(CommitSearch search, search_commits(context_, creating, directory_.options(), engine_));
+  last_ = search.last;
+  notes_ = std::move(search.notes);
+  Result<void> mine = free_others();
   if (mine) mine = open_copies();
-  return agree(creating, mine);
+  return agree_on_outcome(context_, creating, mine);
 }
 
 /// Commits that are not the last one of all ranks: an incomplete one, and the one before.
@@ -179,24 +93,6 @@ Result<void> EngineCommits::open_copies() {
                                                              .paths = std::move(paths),
                                                              .pinned = std::move(pinned)}));
   return ok();
-}
-
-Result<Manifest> EngineCommits::manifest_of_last() const {
-  const std::uint32_t rank = std::min(directory_.options().rank, last_->ranks - 1);
-  return RankDirectory::read_of(directory_.options(), rank, engine_, last_->generation);
-}
-
-Result<CommittedStates> EngineCommits::states(Manifest manifest) const {
-  const auto load = [options = directory_.options(), engine = engine_,
-                     last = *last_](std::uint32_t rank) -> Result<Manifest> {
-    PENSTOCK_TRY_ASSIGN(auto loaded, RankDirectory::read_of(options, rank, engine, last.generation));
-    if (loaded.attempt == last.attempt && loaded.run == last.run) return loaded;
-    return Error(ErrorCode::corrupted, "Engine::resume")
-        .object("rank " + std::to_string(rank) + ", generation " + std::to_string(last.generation))
-        .reason("its manifest is of another commit");
-  };
-  return CommittedStates::open(*directory_.options().files, std::move(manifest), load, context_.model,
-                               context_.config.optimizer.type);
 }
 
 void EngineCommits::describe(const swap::Runtime& of, tiers::TensorId tensor, std::uint64_t step,
@@ -267,8 +163,8 @@ Result<CommitReport> EngineCommits::commit(Manifest manifest) {
   CommitReport report;
   const TimePoint began = Clock::steady().now();
   std::uint64_t attempt = 0, run = 0;
-  PENSTOCK_TRY(agree(committing, ok(), &attempt));
-  PENSTOCK_TRY(agree(committing, ok(), &run));
+  PENSTOCK_TRY(agree_on_outcome(context_, committing, ok(), &attempt));
+  PENSTOCK_TRY(agree_on_outcome(context_, committing, ok(), &run));
   manifest.run = last_ ? last_->run : std::array{run, attempt};
   manifest.attempt = attempt;
   manifest.generation = report.generation = last_ ? last_->generation + 1 : 1;
@@ -277,7 +173,7 @@ Result<CommitReport> EngineCommits::commit(Manifest manifest) {
   manifest.ranks = context_.communicator.size();
   const Result<void> prepared = prepare(manifest, report);
   if (context_.failure) return *context_.failure;
-  if (auto agreed = agree(committing, prepared); !agreed) {
+  if (auto agreed = agree_on_outcome(context_, committing, prepared); !agreed) {
     // Peers may have a manifest of this generation; without this rank's it is none.
     if (!context_.failure) (void)directory_.remove(engine_, manifest.generation);
     release(manifest.generation);

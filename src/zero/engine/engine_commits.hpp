@@ -1,9 +1,7 @@
 #pragma once
 
-#include "zero/commit/committed_states.hpp"
-#include "zero/commit/generations.hpp"
-#include "zero/commit/rank_directory.hpp"
 #include "zero/engine/commit_copies.hpp"
+#include "zero/engine/commit_search.hpp"
 #include "zero/engine/engine_context.hpp"
 
 #include <penstock/zero/engine/commit.hpp>
@@ -40,10 +38,7 @@ class EngineCommits {
   /// Whether the run can be continued.
   [[nodiscard]] const std::optional<FoundManifest>& last() const { return last_; }
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
-  /// The manifest of the last commit, of this rank if the run had it. Errors: those of RankDirectory::read().
-  [[nodiscard]] Result<Manifest> manifest_of_last() const;
-  /// The states of all ranks of the last commit. Errors: those of CommittedStates::open().
-  [[nodiscard]] Result<CommittedStates> states(Manifest manifest) const;
+  [[nodiscard]] const RankDirectory::Options& where() const { return directory_.options(); }
 
   /// Commits what the tensors hold, with `manifest`, whose members of the trainer are set. Collective. No move of
   /// the engine is in flight.
@@ -52,14 +47,9 @@ class EngineCommits {
   /// it was, and the call can be repeated. io, if the manifest that a commit has replaced cannot be removed: the
   /// commit is complete.
   Result<CommitReport> commit(Manifest manifest);
-  /// Returns this rank's error, or one that names a rank which has failed. `number`: set to a random number, equal on
-  /// all ranks. Collective.
-  Result<void> agree(const char* operation, const Result<void>& mine, std::uint64_t* number = nullptr);
 
  private:
   [[nodiscard]] std::uint64_t pin_of(std::uint64_t generation) const;
-  [[nodiscard]] Result<std::vector<FoundManifest>> find_here();
-  [[nodiscard]] Result<std::vector<FoundManifest>> exchange_found(const std::vector<FoundManifest>& mine);
   Result<void> free_others();
   Result<void> open_copies();
   Result<void> prepare(Manifest& manifest, CommitReport& report);

@@ -86,6 +86,8 @@ class EngineState : private FlatResidency::Effects {
   Result<ParkReport> unpark();
   Result<CommitReport> commit(std::span<const std::byte> client);
   Result<std::optional<Resumed>> resume();
+  Result<SavedCheckpoint> save_checkpoint(const std::filesystem::path& directory, const SaveOptions& options);
+  Result<Resumed> load_checkpoint(const std::filesystem::path& directory);
   [[nodiscard]] ParkKinds parked() const { return parking_.kinds; }
   [[nodiscard]] Status status() const;
 
@@ -158,7 +160,10 @@ class EngineState : private FlatResidency::Effects {
   // engine_commit.cpp
   [[nodiscard]] Result<void> check_durable(const char* operation) const;
   [[nodiscard]] Result<void> check_new_run(const char* operation) const;
-  Result<void> restore_last(Resumed& resumed);
+  Result<void> restore_commit(const char* operation, const RankDirectory::Options& where,
+                              const FoundManifest& commit, Resumed& resumed);
+  Result<void> restore_own(const char* operation, const RankDirectory::Options& where,
+                           const FoundManifest& commit, Resumed& resumed);
 
   // parameter_states.cpp
   Result<void> restore(const char* operation, std::uint64_t step, const StateSource& source);

@@ -97,6 +97,8 @@ void add_path_rows(BadArguments& bad) {
       with("FileSystem::list", "directory", [=](Bench& b) { return fails(b.files->list(wrong)); });
       with("FileSystem::create_directory", "path",
            [=](Bench& b) { return fails(b.files->create_directory(below(wrong))); });
+      with("FileSystem::remove_directory", "path",
+           [=](Bench& b) { return fails(b.files->remove_directory(below(wrong))); });
       with("FileSystem::sync_directory", "directory",
            [=](Bench& b) { return fails(b.files->sync_directory(wrong)); });
     }
@@ -131,6 +133,17 @@ void add_file_object_rows(BadArguments& bad) {
     for (const std::uint64_t size : {std::uint64_t{1} << 63, most}) {
       with("File::extend", "size", "absurd",
            [size](Bench& b) { return fails(b.file.extend(ByteCount(size))); });
+    }
+    for (const std::uint64_t wrong : {std::uint64_t{1}, std::uint64_t{1} << 62, most}) {
+      with("File::clone", "from", "misaligned or absurd", [wrong](Bench& b) {
+        return fails(b.file.clone(b.file, FileOffset(wrong), FileOffset(0), 4_KiB));
+      });
+      with("File::clone", "to", "misaligned or absurd", [wrong](Bench& b) {
+        return fails(b.file.clone(b.file, FileOffset(0), FileOffset(wrong), 4_KiB));
+      });
+      with("File::clone", "length", "misaligned or absurd", [wrong](Bench& b) {
+        return fails(b.file.clone(b.file, FileOffset(0), FileOffset(0), ByteCount(wrong)));
+      });
     }
     for (const std::uint64_t offset :
          {std::uint64_t{4096}, std::uint64_t{1} << 62, std::uint64_t{1} << 63, most}) {

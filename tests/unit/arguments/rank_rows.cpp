@@ -144,6 +144,17 @@ void add_engine_rows(BadArguments& bad) {
     Bench b;
     return all({refused(b.engine.commit({}), "durable_directory", ErrorCode::failed_state), b.works()});
   });
+  bad("Engine::save_checkpoint", "directory", "of a run that is not durable", [] {
+    Bench b;
+    return all(
+        {refused(b.engine.save_checkpoint("/tmp"), "durable_directory", ErrorCode::failed_state), b.works()});
+  });
+  for (const char* from : {"", "/no/such/directory", "/dev/null", "/proc"}) {
+    bad("Engine::load_checkpoint", "directory", from, [from] {
+      Bench b;
+      return all({fails(b.engine.load_checkpoint(from)), b.works()});
+    });
+  }
   bad("Engine::abandon_step", "cause", "of odd bytes", [] {
     Bench b;
     const bool abandoned =

@@ -22,6 +22,7 @@ struct FileSystemFault {
     rename,
     remove,
     create_directory,
+    remove_directory,
     list,
     sync_directory,
     lock,
@@ -29,11 +30,12 @@ struct FileSystemFault {
     // of a file
     size,
     extend,
+    clone,
     read,
     write,
     sync,
   };
-  static constexpr std::size_t operation_count = 15;
+  static constexpr std::size_t operation_count = 17;
   enum class Effect : std::uint8_t {
     fail,      ///< returns `error`, with the message of the real file system, and does nothing
     buffered,  ///< a create_scratch, create or open: the file has no direct I/O
@@ -79,6 +81,7 @@ class FaultFileSystem final : public FileSystem {
   Result<void> rename(const std::filesystem::path& from, const std::filesystem::path& to) override;
   Result<void> remove(const std::filesystem::path& path) override;
   Result<void> create_directory(const std::filesystem::path& path) override;
+  Result<void> remove_directory(const std::filesystem::path& path) override;
   Result<std::vector<std::string>> list(const std::filesystem::path& directory) override;
   Result<void> sync_directory(const std::filesystem::path& directory) override;
   Result<DirectoryLock> lock(const std::filesystem::path& directory) override;
@@ -94,6 +97,8 @@ class FaultFileSystem final : public FileSystem {
   void close(FileHandle handle) noexcept override;
   Result<ByteCount> size(const File::Properties& file) override;
   Result<void> extend(const File::Properties& file, ByteCount size) override;
+  Result<void> clone(const File::Properties& source, FileOffset from, const File::Properties& file,
+                     FileOffset to, ByteCount length) override;
   Result<void> read(const File::Properties& file, FileOffset offset, HostSpan into) override;
   Result<void> write(const File::Properties& file, FileOffset offset, ConstHostSpan bytes) override;
   Result<void> sync(const File::Properties& file) override;

@@ -68,6 +68,13 @@ class File {
   ///
   /// Errors: no_space; invalid_argument, for a misaligned transfer of a direct file; io.
   [[nodiscard]] Result<void> write(FileOffset offset, ConstHostSpan bytes);
+  /// Makes `length` bytes from `to` on share the storage of those of `source` from `from` on, as a reflink: later
+  /// writes to one of the files do not change the other. Extends the file if necessary. Offsets and length are
+  /// multiples of the file system's block, 4096 in most.
+  ///
+  /// Errors: unsupported, where the file system has no reflinks, `source` is on another one, or the range is misaligned
+  /// (nothing has changed); no_space; io.
+  Result<void> clone(const File& source, FileOffset from, FileOffset to, ByteCount length);
   /// Makes all writes and the file's length durable; sync_directory() makes its name durable.
   ///
   /// After an error, any write since the last successful sync() may be lost. The kernel reports lost writes only once;
@@ -174,6 +181,11 @@ class FileSystem {
   /// Errors: already_exists, for any file of this name; not_found and permission, of the directory above it; no_space.
   virtual Result<void> create_directory(const std::filesystem::path& path) = 0;
 
+  /// Removes the empty directory `path`. Durable after sync_directory() of the one above it.
+  ///
+  /// Errors: not_found; permission; invalid_argument, for a directory that is not empty and for a file.
+  virtual Result<void> remove_directory(const std::filesystem::path& path) = 0;
+
   /// The names in `directory`, in ascending order of their bytes.
   ///
   /// Errors: not_found; permission.
@@ -210,6 +222,9 @@ class FileSystem {
   virtual Result<void> extend(const File::Properties& file, ByteCount size) = 0;
   virtual Result<void> read(const File::Properties& file, FileOffset offset, HostSpan into) = 0;
   virtual Result<void> write(const File::Properties& file, FileOffset offset, ConstHostSpan bytes) = 0;
+  /// By default this file system has no reflinks.
+  virtual Result<void> clone(const File::Properties& source, FileOffset from, const File::Properties& file,
+                             FileOffset to, ByteCount length);
   virtual Result<void> sync(const File::Properties& file) = 0;
 };
 

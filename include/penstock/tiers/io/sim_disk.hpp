@@ -61,6 +61,7 @@ class SimDisk final : public FileSystem {
   Result<void> remove(const std::filesystem::path& path) override;
   /// Durable at once.
   Result<void> create_directory(const std::filesystem::path& path) override;
+  Result<void> remove_directory(const std::filesystem::path& path) override;
   Result<std::vector<std::string>> list(const std::filesystem::path& directory) override;
   Result<void> sync_directory(const std::filesystem::path& directory) override;
   Result<DirectoryLock> lock(const std::filesystem::path& directory) override;

@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,7 +21,23 @@ struct CommitReport {
   TimePoint duration{};
 };
 
-/// The run that Engine::resume() has continued.
+struct SaveOptions {
+  std::span<const std::byte> client = {};  ///< as of Engine::commit()
+  std::uint32_t keep =
+      0;  ///< how many checkpoints of this run stay in the directory, the new one included; 0: all
+};
+
+/// What Engine::save_checkpoint() has done on this rank.
+struct SavedCheckpoint {
+  std::filesystem::path path;  ///< "DIR/global_step12"
+  CommitReport commit;
+  ByteCount cloned;                                 ///< bytes that share storage with the durable directory
+  ByteCount written;                                ///< copied bytes
+  std::vector<std::filesystem::path> removed = {};  ///< earlier checkpoints
+  TimePoint duration{};                             ///< with the commit
+};
+
+/// The run that Engine::resume() or Engine::load_checkpoint() has continued.
 struct Resumed {
   std::uint64_t generation = 0;
   std::uint64_t step = 0;         ///< Engine::completed_steps()

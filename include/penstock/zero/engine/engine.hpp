@@ -388,6 +388,27 @@ class Engine {
   /// corrupted, with the file and the offset; those of restore(). All ranks get one, and no rank has values then.
   [[nodiscard]] Result<std::optional<Resumed>> resume();
 
+  /// Commits, and copies the commit to a new subdirectory `global_step` + completed_steps() of `directory`: by reflink
+  /// where the file system has it and the durable directory is on the same one, else at the drives' speed, through 4
+  /// buffers of 32 blocks. The copy is complete by itself: load_checkpoint() and `penstock inspect`, `verify` and
+  /// `export` read it. Then the file `directory`/latest names it. With SaveOptions::keep, the oldest complete
+  /// checkpoints of this run are removed. Each rank writes a subdirectory of its own. The directory is made, with mode
+  /// 0700, if it does not exist. Blocks as long as the drives do.
+  ///
+  /// Errors, of which all ranks get one: those of commit(); already_exists, for a checkpoint of this step;
+  /// corrupted, with the file and the offset, for bytes that are not those of the commit; no_space, in_use, permission
+  /// and io, with the file. `latest` and earlier checkpoints are as they were then, and the run may go on. io also if
+  /// an earlier one cannot be removed: the new one is complete.
+  Result<SavedCheckpoint> save_checkpoint(const std::filesystem::path& directory,
+                                          const SaveOptions& options = {});
+  /// Sets all values to those of a checkpoint; instead of initialize(), restore() or resume(). `directory`: what
+  /// save_checkpoint() was called with, for the one that `latest` names, or one of its subdirectories. The run needs no
+  /// durable directory. What may differ from the run that saved, and the result: as of resume().
+  ///
+  /// Errors, of which all ranks get one: not_found, without a checkpoint; failed_state, if the run's durable directory
+  /// has a commit; those of resume().
+  [[nodiscard]] Result<Resumed> load_checkpoint(const std::filesystem::path& directory);
+
   /// Gives the memory of `kinds` back, so that another program can use it: DeepSpeed's offload_states. Between steps or
   /// within one, while no UnitLease, CheckpointLease or UnitGradients is outstanding. Gathered flats are dropped. Every
   /// rank passes the same `to` and `kinds`. Waits for the last step's update, for reductions in flight, and for the

@@ -264,6 +264,7 @@ class HungFiles final : public tiers::FileSystem {
   Result<void> rename(const std::filesystem::path&, const std::filesystem::path&) override { return none(); }
   Result<void> remove(const std::filesystem::path&) override { return none(); }
   Result<void> create_directory(const std::filesystem::path&) override { return none(); }
+  Result<void> remove_directory(const std::filesystem::path&) override { return none(); }
   Result<std::vector<std::string>> list(const std::filesystem::path&) override { return none(); }
   Result<void> sync_directory(const std::filesystem::path&) override { return none(); }
   Result<tiers::DirectoryLock> lock(const std::filesystem::path&) override { return none(); }

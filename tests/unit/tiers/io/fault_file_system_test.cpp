@@ -147,6 +147,8 @@ std::vector<EachOperation> every_operation() {
       {Operation::remove, "FileSystem::remove", [](Files files) { return error_of(files.remove("/d/old")); }},
       {Operation::create_directory, "FileSystem::create_directory",
        [](Files files) { return error_of(files.create_directory("/d/made")); }},
+      {Operation::remove_directory, "FileSystem::remove_directory",
+       [](Files files) { return error_of(files.remove_directory("/d/empty")); }},
       {Operation::list, "FileSystem::list", [](Files files) { return error_of(files.list("/d")); }},
       {Operation::sync_directory, "FileSystem::sync_directory",
        [](Files files) { return error_of(files.sync_directory("/d")); }},
@@ -155,6 +157,10 @@ std::vector<EachOperation> every_operation() {
        [](Files files) { return error_of(files.free_space("/d")); }},
       {Operation::size, "File::size", with_file([](File file) { return file.size(); })},
       {Operation::extend, "File::extend", with_file([](File file) { return file.extend(1_MiB); })},
+      {Operation::clone, "File::clone", with_file([](File file) {
+         const File& source = file;
+         return file.clone(source, FileOffset(0), FileOffset(4096), 4_KiB);
+       })},
       {Operation::read, "File::read",
        with_file([](File file) { return file.read(FileOffset(0), HostSpan(&byte, 1_B)); })},
       {Operation::write, "File::write",
@@ -170,6 +176,7 @@ TEST(FaultFileSystemOperations, EachFailsAtTheCallThatThePlanNamesAndDoesNothing
     SCOPED_TRACE(each.name);
     SimDisk disk({});
     disk.make_directory("/d");
+    disk.make_directory("/d/empty");
     disk.create("/d/old", 4_KiB, DirectIo::off).value();
     FaultFileSystem file_system(disk, {FileSystemFault::fail(each.operation, 0, EIO),
                                        FileSystemFault::fail(each.operation, 1, ENOSPC)});
@@ -180,7 +187,7 @@ TEST(FaultFileSystemOperations, EachFailsAtTheCallThatThePlanNamesAndDoesNothing
       EXPECT_STREQ(error->operation(), each.name);
       EXPECT_EQ(error->os_error(), cause);
       EXPECT_TRUE(error->message().find("/d") != std::string::npos) << error->message();
-      EXPECT_EQ(disk.list("/d").value(), std::vector<std::string>{"old"});
+      EXPECT_EQ(disk.list("/d").value(), (std::vector<std::string>{"empty", "old"}));
       EXPECT_EQ(disk.open_file_count(), 0u);
     }
     EXPECT_FALSE(each.run(file_system));

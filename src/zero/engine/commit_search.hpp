@@ -1,0 +1,40 @@
+#pragma once
+
+#include "zero/commit/committed_states.hpp"
+#include "zero/commit/generations.hpp"
+#include "zero/commit/rank_directory.hpp"
+#include "zero/engine/engine_context.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::zero {
+
+/// Returns this rank's error, or one that names a rank which has failed. `number`: set to a random number, equal on all
+/// ranks. Collective.
+Result<void> agree_on_outcome(EngineContext& context, const char* operation, const Result<void>& mine,
+                              std::uint64_t* number = nullptr);
+
+/// The last commit that all ranks which made it have, and what is wrong with others, one line each.
+struct CommitSearch {
+  std::optional<FoundManifest> last;
+  std::vector<std::string> notes;
+};
+/// Agrees with the peers on the last commit of `engine` that each rank finds in its directories, `where`. Collective.
+///
+/// Errors, on all ranks: unsupported, for a manifest of another version; corrupted, if there are commits but none that
+/// is whole; invalid_argument, for directories of several runs; those of the files and of the peers.
+[[nodiscard]] Result<CommitSearch> search_commits(EngineContext& context, const char* operation,
+                                                  const RankDirectory::Options& where, std::uint32_t engine);
+
+/// The manifest of a commit that was found, of this rank if the run had it. Errors: those of RankDirectory::read().
+[[nodiscard]] Result<Manifest> manifest_of(const RankDirectory::Options& where, std::uint32_t engine,
+                                           const FoundManifest& commit);
+/// The states of all ranks. Errors: those of CommittedStates::open().
+[[nodiscard]] Result<CommittedStates> states_of(const EngineContext& context,
+                                                const RankDirectory::Options& where, std::uint32_t engine,
+                                                const FoundManifest& commit, Manifest manifest);
+
+}  // namespace penstock::zero

@@ -1,0 +1,94 @@
+// The calls of the engine that copy a run to a directory and continue it from there: save_checkpoint, load_checkpoint.
+
+#include "zero/commit/checkpoint_directory.hpp"
+#include "zero/commit/copy_commit.hpp"
+#include "zero/engine/engine_state.hpp"
+
+#include <chrono>
+#include <memory>
+#include <utility>
+
+namespace penstock::zero {
+
+namespace {
+
+constexpr const char *saving = "Engine::save_checkpoint", *loading = "Engine::load_checkpoint";
+
+/// Copies this rank's part of a commit, and returns what was copied.
+Result<CopiedCommit> copy_own(RankDirectory& to, const Manifest& committed) {
+  PENSTOCK_TRY_ASSIGN(const auto generations, to.generations(committed.engine));
+  if (!generations.empty()) {
+    return Error(ErrorCode::already_exists, saving)
+        .object(to.path(0).string())
+        .reason("there is a checkpoint of this step")
+        .advice("save after another step, or name another directory");
+  }
+  PENSTOCK_TRY_ASSIGN(CopiedCommit copied,
+                      copy_commit(*to.options().files, committed,
+                                  to.path(0) / ("tensors" + std::to_string(committed.engine))));
+  PENSTOCK_TRY(to.write(copied.manifest));
+  return copied;
+}
+
+}  // namespace
+
+Result<SavedCheckpoint> EngineState::save_checkpoint(const std::filesystem::path& directory,
+                                                     const SaveOptions& options) {
+  const TimePoint began = Clock::steady().now();
+  SavedCheckpoint saved;
+  PENSTOCK_TRY_ASSIGN(saved.commit, commit(options.client));
+  const RankDirectory::Options& durable = commits_->where();
+  const std::uint32_t engine = options_.engine_number;
+  CheckpointDirectory checkpoints({durable.files, directory, durable.rank, durable.deadline});
+  saved.path = checkpoints.path_of(context_.completed_steps);
+
+  const auto copy = [&]() -> Result<void> {
+    PENSTOCK_TRY_ASSIGN(const auto to, checkpoints.open(context_.completed_steps));
+    PENSTOCK_TRY_ASSIGN(const Manifest committed, manifest_of(durable, engine, *commits_->last()));
+    PENSTOCK_TRY_ASSIGN(const CopiedCommit copied, copy_own(*to, committed));
+    saved.cloned = copied.cloned;
+    saved.written = copied.written;
+    return ok();
+  };
+  const Result<void> copied = copy();
+  if (auto agreed = agree_on_outcome(context_, saving, copied); !agreed) {
+    // Peers may have their parts; without this rank's it is no checkpoint.
+    const bool is_own = copied || copied.error().code() != ErrorCode::already_exists;
+    if (is_own) checkpoints.remove_own(context_.completed_steps, engine);
+    return agreed.error();
+  }
+  PENSTOCK_TRY(agree_on_outcome(context_, saving, checkpoints.set_latest(context_.completed_steps)));
+  Result<void> removed = ok();
+  if (options.keep > 0) {
+    auto old = checkpoints.remove_old(engine, *commits_->last(), options.keep);
+    if (old) saved.removed = *std::move(old);
+    if (!old) removed = old.error();
+  }
+  PENSTOCK_TRY(agree_on_outcome(context_, saving, removed));
+  saved.duration = Clock::steady().now() - began;
+  return saved;
+}
+
+Result<Resumed> EngineState::load_checkpoint(const std::filesystem::path& directory) {
+  PENSTOCK_TRY(check_not_failed(loading));
+  PENSTOCK_TRY(check_new_run(loading));
+  const TimePoint deadline = std::chrono::seconds(options_.config.penstock.io_deadline_seconds);
+  tiers::FileSystem* const files = commits_ ? commits_->where().files : &tiers::real_file_system();
+  const std::uint32_t rank = context_.communicator.rank();
+  const auto found = CheckpointDirectory({files, directory, rank, deadline}).find();
+  PENSTOCK_TRY(agree_on_outcome(context_, loading, found ? ok() : Result<void>(found.error())));
+  const RankDirectory::Options where{
+      .files = files, .directories = {*found}, .rank = rank, .deadline = deadline};
+  PENSTOCK_TRY_ASSIGN(CommitSearch search, search_commits(context_, loading, where, options_.engine_number));
+  if (!search.last) {
+    return Error(ErrorCode::not_found, loading)
+        .object(found->string())
+        .reason("it has no checkpoint of all ranks")
+        .advice("`penstock inspect` prints what it has");
+  }
+  Resumed resumed{.notes = std::move(search.notes)};
+  PENSTOCK_TRY(restore_commit(loading, where, *search.last, resumed));
+  return resumed;
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,48 @@
+#pragma once
+
+#include "kit/cluster.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <filesystem>
+
+namespace penstock::zero::test {
+
+// Random runs that end and are continued.
+
+inline OffloadDevice random_tier(penstock::test::SeededRandom& random) {
+  return std::array{OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme}[random.below(3)];
+}
+
+inline constexpr std::array continued_formats = {RunFormat{cpu_adam::StateFormat::fp32},
+                                                 RunFormat{cpu_adam::StateFormat::split},
+                                                 RunFormat{cpu_adam::StateFormat::fp32, DType::fp32},
+                                                 RunFormat{cpu_adam::StateFormat::split_bf16},
+                                                 RunFormat{cpu_adam::StateFormat::split_q8},
+                                                 narrow_formats[0]};
+
+/// Of any stage, tiers and format.
+inline RunOptions random_continued_run(std::uint64_t seed, std::uint32_t ranks) {
+  penstock::test::SeededRandom random(seed + 41'000);
+  RunOptions options{
+      .ranks = ranks, .micro_batches = 1 + static_cast<std::uint32_t>(random.below(2)), .steps = 4};
+  options.model = random.below(2) == 0 ? deep_model() : random_model(random);
+  Config& config = options.config;
+  config.stage = static_cast<std::uint32_t>(random.below(4));
+  config.offload_optimizer.device = random_tier(random);
+  config.offload_param.device = config.stage == 3 ? random_tier(random) : OffloadDevice::none;
+  if (random.below(2) == 0) options.device_memory = tiers::DeviceMemory::separate;
+  const RunFormat& format = continued_formats[random.below(continued_formats.size())];
+  if (format.format == cpu_adam::StateFormat::moments) config.stage = std::max(config.stage, 1u);
+  format.set(config);
+  if (random.below(4) == 0 && options.model.groups.size() > 1) options.model.groups[1].frozen = true;
+  return options;
+}
+
+inline RunOptions durable(RunOptions options, const std::filesystem::path& directory) {
+  options.config.penstock.durable_directories = {directory};
+  return options;
+}
+
+}  // namespace penstock::zero::test

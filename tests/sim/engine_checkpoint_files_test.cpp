@@ -1,0 +1,276 @@
+// A checkpoint is complete by itself, and is loaded with the same bits.
+#include "kit/cluster.hpp"
+#include "kit/mounted_file_system.hpp"
+#include "kit/scratch_directory.hpp"
+#include "sim/continued_runs.hpp"
+
+#include <penstock/tiers/io/fault_file_system.hpp>
+
+#include <gtest/gtest.h>
+#include <cerrno>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::zero::test {
+namespace {
+
+using penstock::test::MountedFileSystem;
+using penstock::test::ScratchDirectory;
+using penstock::test::SeededRandom;
+using Point = RunOptions::ProgramPoint;
+
+/// A durable run that calls `save` with each engine before each step but the first.
+RunOptions saving(RunOptions options, const std::filesystem::path& durable_directory,
+                  std::function<Result<void>(Engine&, std::uint32_t rank)> save) {
+  options = durable(std::move(options), durable_directory);
+  options.without_leases = [save = std::move(save)](Engine& engine, const Point& point) -> Result<void> {
+    const bool begins = point.unit == 0 && point.micro_batch == 0 && point.place == Point::Place::forward;
+    return begins && point.step > 0 ? save(engine, point.rank) : ok();
+  };
+  return options;
+}
+
+/// The rest of a run, from a checkpoint.
+RunOptions loading(RunOptions options, const std::filesystem::path& checkpoint) {
+  options.begins_where_restored = true;
+  options.restore = [checkpoint](Engine& engine) -> Result<void> {
+    PENSTOCK_TRY(engine.load_checkpoint(checkpoint));
+    return ok();
+  };
+  return options;
+}
+
+RunOptions small_run(std::uint32_t ranks = 2) {
+  RunOptions options{.ranks = ranks, .micro_batches = 1, .steps = 4};
+  options.config.offload_optimizer.device = OffloadDevice::nvme;
+  options.config.offload_param.device = OffloadDevice::cpu;
+  return options;
+}
+
+std::string text_of(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST(SaveCheckpoint, IsLoadedWithTheBitsOfARunThatNeverStopped) {
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const RunOptions options = random_continued_run(seed + 500, 1 + seed % 3);
+    const RunResult whole = train(options);
+    ASSERT_FALSE(whole.error) << whole.error->message();
+    const ScratchDirectory scratch;
+    const auto checkpoints = scratch.path() / "checkpoints";
+    const auto save = [&](Engine& engine, std::uint32_t) -> Result<void> {
+      PENSTOCK_TRY_ASSIGN(const auto saved, engine.save_checkpoint(checkpoints));
+      EXPECT_EQ(saved.path, checkpoints / ("global_step" + std::to_string(engine.completed_steps())));
+      EXPECT_EQ(saved.cloned + saved.written > 0_B, saved.commit.copied + saved.commit.kept > 0_B);
+      return ok();
+    };
+    const RunResult saved = train(saving(options, scratch.path() / "run", save));
+    ASSERT_FALSE(saved.error) << saved.error->message();
+    EXPECT_EQ(saved.digest, whole.digest);
+    std::filesystem::remove_all(scratch.path() / "run");
+
+    EXPECT_EQ(text_of(checkpoints / "latest"), "global_step3");
+    for (const auto& from : {checkpoints, checkpoints / "global_step1"}) {
+      const RunResult loaded = train(loading(options, from));
+      ASSERT_FALSE(loaded.error) << loaded.error->message();
+      EXPECT_EQ(loaded.digest, whole.digest) << from;
+      EXPECT_EQ(loaded.parameters, whole.parameters) << from;
+    }
+  }
+}
+
+TEST(SaveCheckpoint, IsLoadedByOtherRanksStagesAndTiers) {
+  for (std::uint64_t seed = 0; seed < 15; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RunOptions options = random_continued_run(seed + 700, 1 + seed % 4);
+    continued_formats[seed % 2].set(options.config);
+    const ScratchDirectory scratch;
+    std::string digest;
+    const auto save = [&](Engine& engine, std::uint32_t rank) -> Result<void> {
+      PENSTOCK_TRY(engine.save_checkpoint(scratch.path() / "checkpoints"));
+      PENSTOCK_TRY_ASSIGN(auto now, engine.digest());
+      if (rank == 0) digest = now;
+      return ok();
+    };
+    const RunResult saved = train(saving(options, scratch.path() / "run", save));
+    ASSERT_FALSE(saved.error) << saved.error->message();
+
+    RunOptions other = random_continued_run(seed + 900, 1 + (seed + 1) % 4);
+    other.model = options.model;
+    continued_formats[(seed + 1) % 2].set(other.config);
+    other.steps = 3;  // those that were saved
+    const RunResult loaded = train(loading(other, scratch.path() / "checkpoints"));
+
+    ASSERT_FALSE(loaded.error) << loaded.error->message();
+    EXPECT_EQ(loaded.digest, digest);
+  }
+}
+
+TEST(SaveCheckpoint, KeepsAsManyAsAreAskedFor) {
+  const ScratchDirectory scratch;
+  const auto checkpoints = scratch.path() / "checkpoints";
+  std::filesystem::create_directories(checkpoints / "global_stepping");
+  std::ofstream(checkpoints / "notes.txt") << "mine";
+  std::vector<std::filesystem::path> removed;
+  const auto save = [&](Engine& engine, std::uint32_t rank) -> Result<void> {
+    PENSTOCK_TRY_ASSIGN(const auto saved, engine.save_checkpoint(checkpoints, {.keep = 2}));
+    if (rank == 0) removed.insert(removed.end(), saved.removed.begin(), saved.removed.end());
+    return ok();
+  };
+  RunOptions options = small_run();
+  options.steps = 6;
+
+  const RunResult result = train(saving(options, scratch.path() / "run", save));
+
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_EQ(removed, (std::vector{checkpoints / "global_step1", checkpoints / "global_step2",
+                                  checkpoints / "global_step3"}));
+  std::vector<std::string> left;
+  for (const auto& one : std::filesystem::directory_iterator(checkpoints))
+    left.push_back(one.path().filename().string());
+  std::ranges::sort(left);
+  EXPECT_EQ(left, (std::vector<std::string>{"global_step4", "global_step5", "global_stepping", "latest",
+                                            "notes.txt"}));
+  EXPECT_EQ(text_of(checkpoints / "latest"), "global_step5");
+  const RunResult loaded = train(loading(options, checkpoints / "global_step4"));
+  ASSERT_FALSE(loaded.error) << loaded.error->message();
+  EXPECT_EQ(loaded.digest, result.digest);
+}
+
+TEST(SaveCheckpoint, RefusesToReplaceOne) {
+  const ScratchDirectory scratch;
+  const auto save = [&](Engine& engine, std::uint32_t rank) -> Result<void> {
+    EXPECT_TRUE(engine.save_checkpoint(scratch.path() / "checkpoints"));
+    const auto again = engine.save_checkpoint(scratch.path() / "checkpoints");
+    EXPECT_EQ(again.error().code(), ErrorCode::already_exists) << rank;
+    return ok();
+  };
+  const RunOptions options = small_run();
+  const RunResult result = train(saving(options, scratch.path() / "run", save));
+  ASSERT_FALSE(result.error) << result.error->message();
+
+  const RunResult loaded = train(loading(options, scratch.path() / "checkpoints"));
+  ASSERT_FALSE(loaded.error) << loaded.error->message();
+  EXPECT_EQ(loaded.digest, result.digest);
+}
+
+/// Whether the checkpoint shares storage with the durable directory.
+bool is_cloned_on(const std::filesystem::path& directory) {
+  bool cloned = false;
+  const auto save = [&](Engine& engine, std::uint32_t rank) -> Result<void> {
+    PENSTOCK_TRY_ASSIGN(const auto saved, engine.save_checkpoint(directory / "checkpoints"));
+    EXPECT_NE(saved.cloned.is_zero(), saved.written.is_zero());
+    if (rank == 0) cloned = !saved.cloned.is_zero();
+    return ok();
+  };
+  const RunOptions options = small_run();
+  const RunResult result = train(saving(options, directory / "run", save));
+  EXPECT_FALSE(result.error) << result.error->message();
+  for (const char* step : {"global_step1", "global_step3"}) {
+    const RunResult loaded = train(loading(options, directory / "checkpoints" / step));
+    EXPECT_FALSE(loaded.error) << loaded.error->message();
+    EXPECT_EQ(loaded.digest, result.digest);
+  }
+  return cloned;
+}
+
+TEST(SaveCheckpoint, IsAReflinkWhereTheFileSystemHasIt) {
+  for (const auto kind : {MountedFileSystem::Kind::xfs, MountedFileSystem::Kind::btrfs,
+                          MountedFileSystem::Kind::ext4, MountedFileSystem::Kind::tmpfs}) {
+    SCOPED_TRACE(to_string(kind));
+    const MountedFileSystem mounted(kind);
+    if (!mounted.skip_reason().empty()) GTEST_SKIP() << mounted.skip_reason();
+    const bool has_reflinks = kind == MountedFileSystem::Kind::xfs || kind == MountedFileSystem::Kind::btrfs;
+    EXPECT_EQ(is_cloned_on(mounted.path()), has_reflinks);
+  }
+}
+
+TEST(SaveCheckpoint, KeepsTheLastOneWhereTheDiskFails) {
+  using tiers::FileSystemFault;
+  const RunOptions options = small_run();
+  const RunResult whole = train(options);
+  // From the second save on: each call that a save makes fails once.
+  for (const auto& [operation, error, code] :
+       {std::tuple{FileSystemFault::Operation::write, ENOSPC, ErrorCode::no_space},
+        {FileSystemFault::Operation::sync, EIO, ErrorCode::io},
+        {FileSystemFault::Operation::rename, EIO, ErrorCode::io},
+        {FileSystemFault::Operation::create, ENOSPC, ErrorCode::no_space}}) {
+    for (std::uint64_t occurrence = 8; occurrence < 16; ++occurrence) {
+      SCOPED_TRACE(std::string(to_string(code)) + std::string(" at call ") + std::to_string(occurrence));
+      const ScratchDirectory scratch;
+      const auto checkpoints = scratch.path() / "checkpoints";
+      tiers::FaultFileSystem files(tiers::real_file_system(),
+                                   {FileSystemFault::fail(operation, occurrence, error)});
+      const auto save = [&](Engine& engine, std::uint32_t) -> Result<void> {
+        const auto saved = engine.save_checkpoint(checkpoints);
+        if (saved) return ok();
+        EXPECT_EQ(saved.error().code(), code) << saved.error().message();
+        return engine.status() == Engine::Status::ready ? ok() : Result<void>(saved.error());
+      };
+      RunOptions run = saving(options, scratch.path() / "run", save);
+      run.change_path = [&](std::uint32_t, swap::PathOptions& path) { path.file_system = &files; };
+
+      const RunResult result = train(run);
+
+      ASSERT_FALSE(result.error) << result.error->message();
+      EXPECT_EQ(result.digest, whole.digest);
+      for (const auto& one : std::filesystem::directory_iterator(checkpoints)) {
+        if (!one.is_directory() || !std::filesystem::exists(one.path() / "rank0001")) continue;
+        EXPECT_EQ(train(loading(options, one.path())).digest, whole.digest) << one.path();
+      }
+      EXPECT_EQ(train(loading(options, checkpoints)).digest, whole.digest);
+    }
+  }
+}
+
+TEST(LoadCheckpoint, NamesWhatIsWrong) {
+  const ScratchDirectory scratch;
+  const auto checkpoints = scratch.path() / "checkpoints";
+  const RunOptions options = small_run();
+  const auto save = [&](Engine& engine, std::uint32_t) -> Result<void> {
+    PENSTOCK_TRY(engine.save_checkpoint(checkpoints));
+    return ok();
+  };
+  ASSERT_FALSE(train(saving(options, scratch.path() / "run", save)).error);
+  const auto refusal = [&](const RunOptions& run, const std::filesystem::path& from) {
+    const RunResult result = train(loading(run, from));
+    std::string messages;  // of all ranks
+    for (const auto& error : result.errors) messages += error ? error->message() + "\n" : "no error\n";
+    return messages;
+  };
+  const auto expect = [](const std::string& message, const std::vector<std::string>& parts) {
+    for (const std::string& part : parts) EXPECT_NE(message.find(part), std::string::npos) << part << message;
+  };
+
+  expect(refusal(options, scratch.path() / "none"), {"not found", (scratch.path() / "none").string()});
+  expect(refusal(options, scratch.path()), {"neither the file \"latest\" nor the parts of ranks"});
+  RunOptions other = options;
+  other.model.units[1].parameters[0].name = "other";
+  expect(refusal(other, checkpoints), {"another model", "wanted other of 40001 elements, got weight"});
+  expect(refusal(durable(options, scratch.path() / "run"), checkpoints), {"the durable directory has a run"});
+
+  const auto tensors = checkpoints / "global_step2" / "rank0001" / "tensors0";
+  {
+    std::fstream file(tensors, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(100);
+    const char byte = static_cast<char>(file.get() ^ 1);
+    file.seekp(100);
+    file.put(byte);
+  }
+  expect(refusal(options, checkpoints / "global_step2"),
+         {"not those that were committed: " + tensors.string(), "offset", "failed on another rank: rank 1"});
+  std::filesystem::remove_all(checkpoints / "global_step1" / "rank0001");
+  expect(refusal(options, checkpoints / "global_step1"), {"no checkpoint of all ranks"});
+  std::ofstream(checkpoints / "latest") << "../elsewhere";
+  expect(refusal(options, checkpoints), {"latest", "it names no checkpoint", "../elsewhere"});
+}
+
+}  // namespace
+}  // namespace penstock::zero::test
