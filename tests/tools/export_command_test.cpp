@@ -56,6 +56,39 @@ TEST_F(ExportCommand, WritesWeightsAndSaysWhere) {
   EXPECT_TRUE(Safetensors(path("text") + "/model.safetensors").contains("embed.table"));
 }
 
+TEST_F(ExportCommand, StatesAreImportedIntoANewDirectory) {
+  run(small_model(), 2, 3);
+  ASSERT_EQ(run_penstock({"export", path("one"), path("two"), path("out"), "--states"}).status, 0);
+  const auto write = [&](const char* name, const char* text) {
+    std::ofstream(path(name)) << text;
+    return path(name);
+  };
+  const auto config = write("ds_config.json", R"({"train_batch_size": 4, "bf16": {"enabled": true},
+                                                  "optimizer": {"type": "AdamW"}})");
+  const auto lion = write("lion.json", R"({"train_batch_size": 1, "optimizer": {"type": "Lion"}})");
+  const auto layout = write("layout.json", R"({"units": [{"name": "w", "parameters": []}]})");
+
+  const auto json =
+      run_penstock({"import", path("out"), config, path("new"), "--ranks", "4", "--json"}).json();
+  const auto again = run_penstock({"import", path("out"), config, path("new")});
+  const auto other = run_penstock({"import", path("out"), lion, path("lion")});
+  const auto no_layout = run_penstock({"import", path("out"), config, path("lion"), "--layout", layout});
+
+  EXPECT_EQ(json["step"].asUInt(), 3u) << json;
+  EXPECT_EQ(json["parameters"].asUInt(), 6u);
+  EXPECT_EQ(json["bytes"].asUInt64(), 12 * small_model().element_count().value());
+  const auto inspected = run_penstock({"inspect", path("new"), "--json"}).json()["commits"][0];
+  EXPECT_EQ(inspected["step"].asUInt(), 3u) << inspected;
+  EXPECT_EQ(inspected["ranks"].asUInt(), 1u);
+  EXPECT_EQ(run_penstock({"verify", path("new")}).status, 0);
+  EXPECT_EQ(again.status, 1);
+  EXPECT_NE(again.err.find(path("new")), std::string::npos) << again.err;
+  EXPECT_EQ(other.status, 2);
+  EXPECT_NE(other.err.find("optimizer.type"), std::string::npos) << other.err;
+  EXPECT_EQ(no_layout.status, 2);
+  EXPECT_NE(no_layout.err.find(layout), std::string::npos) << no_layout.err;
+}
+
 TEST_F(ExportCommand, RefusesWhatItCannotDo) {
   run(small_model(), 2, 1);
   const auto expect = [&](std::vector<std::string> options, int status, const std::string& words) {
