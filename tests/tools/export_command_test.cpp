@@ -4,6 +4,8 @@
 #include "kit/scratch_directory.hpp"
 #include "run_penstock.hpp"
 
+#include <penstock/zero/exchange/safetensors_weights.hpp>
+
 #include <gtest/gtest.h>
 #include <filesystem>
 #include <fstream>
@@ -13,13 +15,15 @@
 namespace penstock::zero::test {
 namespace {
 
+using penstock::test::ProgramResult;
 using penstock::test::run_penstock;
+using penstock::test::run_program;
 using penstock::test::Safetensors;
 using penstock::test::ScratchDirectory;
 
 class ExportCommand : public testing::Test {
  protected:
-  void run(const ModelLayout& model, std::uint32_t ranks, std::uint32_t steps) {
+  RunResult run(const ModelLayout& model, std::uint32_t ranks, std::uint32_t steps) {
     RunOptions options{.ranks = ranks, .steps = steps, .model = model};
     options.config.offload_param.device = options.config.offload_optimizer.device = OffloadDevice::nvme;
     options.config.penstock.durable_directories = {path("one"), path("two")};
@@ -27,8 +31,9 @@ class ExportCommand : public testing::Test {
       PENSTOCK_TRY(engine.commit());
       return ok();
     };
-    const RunResult result = train(options);
-    ASSERT_FALSE(result.error) << result.error->message();
+    RunResult result = train(options);
+    EXPECT_FALSE(result.error) << result.error->message();
+    return result;
   }
   std::string path(const std::string& name) const { return (scratch_.path() / name).string(); }
 
@@ -89,6 +94,75 @@ TEST_F(ExportCommand, StatesAreImportedIntoANewDirectory) {
   EXPECT_NE(no_layout.err.find(layout), std::string::npos) << no_layout.err;
 }
 
+/// With the package safetensors, which scripts/test installs.
+class PythonsSafetensors : public ExportCommand {
+ protected:
+  void SetUp() override {
+    if (std::filesystem::exists(PENSTOCK_PYTHON) &&
+        run_program(PENSTOCK_PYTHON, {"-c", "import numpy, safetensors"}).status == 0)
+      return;
+    GTEST_SKIP() << "Python's packages safetensors and numpy are not installed in " PENSTOCK_PYTHON
+                    ": scripts/test installs them, if pip reaches its index";
+  }
+  static ProgramResult python(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), PENSTOCK_SAFETENSORS_OF_PYTHON);
+    return run_program(PENSTOCK_PYTHON, arguments);
+  }
+};
+
+TEST_F(PythonsSafetensors, ReadWhatIsExported) {
+  ModelLayout model = small_model();
+  model.units[1].parameters[2].shape = {9, 10, 100};
+  const RunResult trained = run(model, 2, 3);
+
+  for (const auto& [dtype, name] : {std::pair("bf16", "BF16"), {"fp32", "F32"}}) {
+    for (const char* size : {"5GB", "30kB"}) {
+      const std::string out = path(dtype + std::string(size));
+      ASSERT_EQ(
+          run_penstock({"export", path("one"), path("two"), out, "--dtype", dtype, "--shard-size", size})
+              .status,
+          0);
+      const auto read = python({"read", out, path("values")});
+      ASSERT_EQ(read.status, 0) << read.err;
+
+      const Json::Value tensors = read.json();
+      std::vector<float> values(std::filesystem::file_size(path("values")) / sizeof(float));
+      std::ifstream(path("values"), std::ios::binary)
+          .read(reinterpret_cast<char*>(values.data()),
+                static_cast<std::streamsize>(values.size() * sizeof(float)));
+      EXPECT_EQ(tensors.getMemberNames(),
+                (std::vector<std::string>{"block.bias", "block.out", "block.weight", "embed.positions",
+                                          "embed.table", "head.gain"}));
+      EXPECT_EQ(tensors["block.out"]["shape"].size(), 3u);
+      EXPECT_EQ(tensors["block.out"]["dtype"].asString(), name);
+      if (std::string(dtype) == "fp32") continue;  // the run gathers parameters of 16 bits
+      std::vector<float> wanted;
+      for (const std::size_t number : {3u, 4u, 2u, 1u, 0u, 5u})  // by name
+        wanted.insert(wanted.end(), trained.parameters[number].begin(), trained.parameters[number].end());
+      EXPECT_EQ(values, wanted);
+    }
+  }
+}
+
+TEST_F(PythonsSafetensors, WriteWhatBecomesInitialValues) {
+  ModelLayout model;
+  model.units = {{.name = "first", .parameters = {{"weight", ElementCount(6), 0, {2, 3}}}},
+                 {.name = "second", .parameters = {{"bias", ElementCount(4)}}}};
+  std::filesystem::create_directory(path("models"));
+  const auto written = python({"write", path("models")});
+  ASSERT_EQ(written.status, 0) << written.err;
+
+  for (const char* file : {"/float32.safetensors", "/float64.safetensors", "/float16.safetensors", ""}) {
+    auto weights = SafetensorsWeights::open(model, {.path = path("models") + file});
+    ASSERT_TRUE(weights) << weights.error().message();
+    std::vector<float> first(6), second(4);
+    ASSERT_TRUE(weights->read({0, 0}, 0, first));
+    ASSERT_TRUE(weights->read({1, 0}, 0, second));
+    EXPECT_EQ(first, (std::vector<float>{1, 2, 3, 4, 5, 6})) << file;
+    EXPECT_EQ(second, (std::vector<float>{0, 8, 16, 24})) << file;
+  }
+}
+
 TEST_F(ExportCommand, RefusesWhatItCannotDo) {
   run(small_model(), 2, 1);
   const auto expect = [&](std::vector<std::string> options, int status, const std::string& words) {
@@ -121,8 +195,7 @@ TEST_F(ExportCommand, TakesLessMemoryThanOneTensor) {
   run(model, 1, 0);
 
   // With 96 MiB of memory.
-  const auto result =
-      penstock::test::run_program("/bin/sh", {"-c", "ulimit -d 98304 && exec \"$0\" \"$@\"", PENSTOCK_PROGRAM,
+  const auto result = run_program("/bin/sh", {"-c", "ulimit -d 98304 && exec \"$0\" \"$@\"", PENSTOCK_PROGRAM,
                                               "export", path("one"), path("two"), path("out"), "--states"});
 
   ASSERT_EQ(result.status, 0) << result.err;

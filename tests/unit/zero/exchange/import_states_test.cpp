@@ -192,24 +192,23 @@ TEST_F(ImportRefusals, FilesWithoutADescription) {
   expect_refused(wrong, ErrorCode::invalid_argument, "metadata penstock.version");
   wrong.states = empty.path();
   expect_refused(wrong, ErrorCode::not_found, "states.safetensors.index.json");
-  for (
-      const auto& [key, value] : std::vector<std::pair<std::string, std::string>>{
-          {"penstock.version", ""},
-          {"penstock.layout", ""},
-          {"penstock.layout", "{}"},
-          {"penstock.groups", ""},
-          {"penstock.groups", "[]"},
-          {"penstock.groups", "[{}, {}]"},
-          {"penstock.groups", "[[[[[[[[[[[["},
-          {"penstock.groups",
-           R"([{"frozen":false,"use_muon":false,"learning_rate_factor":1},{"frozen":false,"use_muon":false,"learning_rate_factor":1,"betas":[1]}])"},
-          {"penstock.optimizer", ""},
-          {"penstock.optimizer", "sgd"},
-          {"penstock.step", ""},
-          {"penstock.step", "-1"},
-          {"penstock.step", "3x"},
-          {"penstock.loss_scaler", ""},
-          {"penstock.loss_scaler", R"({"scale":1})"}}) {
+  for (const auto& [key, value] : std::vector<std::pair<std::string, std::string>>{
+           {"penstock.version", ""},
+           {"penstock.layout", ""},
+           {"penstock.layout", "{}"},
+           {"penstock.groups", ""},
+           {"penstock.groups", "[]"},
+           {"penstock.groups", "[{}, {}]"},
+           {"penstock.groups", "[[[[[[[[[[[["},
+           {"penstock.groups", R"([{"frozen":false,"use_muon":false,"learning_rate_factor":1},)"
+                               R"({"frozen":false,"use_muon":false,"learning_rate_factor":1,"betas":[1]}])"},
+           {"penstock.optimizer", ""},
+           {"penstock.optimizer", "sgd"},
+           {"penstock.step", ""},
+           {"penstock.step", "-1"},
+           {"penstock.step", "3x"},
+           {"penstock.loss_scaler", ""},
+           {"penstock.loss_scaler", R"({"scale":1})"}}) {
     wrong.states = with_metadata(key, value);
     expect_refused(
         wrong,
