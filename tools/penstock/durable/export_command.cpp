@@ -23,14 +23,6 @@ struct ExportOptions {
   bool as_json = false;
 };
 
-/// Whether a run has replaced the commit since it was found.
-bool is_replaced(const ExportOptions& options, const FoundCommit& commit) {
-  const auto now = find_commits(options.directories);
-  if (!now) return false;
-  const auto latest = last_commit(*now, options.directories, options.engine);
-  return latest && (*latest)->generation != commit.generation;
-}
-
 Error replaced(const FoundCommit& commit, const Error& error) {
   return Error(ErrorCode::in_use, operation)
       .object("commit " + std::to_string(commit.generation))
@@ -87,7 +79,8 @@ ExitStatus export_weights(const ExportOptions& options) {
     what.progress = [&progress](ByteCount bytes) { progress(bytes); };
     report = zero::exchange::export_commit(commit.manifests, what);
   }
-  if (!report) return fail(is_replaced(options, commit) ? replaced(commit, report.error()) : report.error());
+  if (!report)
+    return fail(is_replaced(commit, options.directories) ? replaced(commit, report.error()) : report.error());
   const double time = seconds(Clock::steady().now() - began);
   options.as_json ? print_object(commit, *report, options, time) : print_text(commit, *report, options, time);
   print_notes(notes);

@@ -2,6 +2,7 @@
 
 #include "zero/commit/generations.hpp"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -61,6 +62,15 @@ Result<const FoundCommit*> last_commit(const FoundCommits& found,
       .reason("it has no commit of engine " + std::to_string(engine) + " of which every rank has its part")
       .got(std::to_string(manifests.size()) + " manifests of that engine")
       .advice("name the directories of all ranks, and --engine with one that penstock inspect prints");
+}
+
+bool is_replaced(const FoundCommit& commit, const std::vector<std::filesystem::path>& directories) {
+  const auto now = find_commits(directories);
+  if (!now) return false;
+  return std::none_of(now->commits.begin(), now->commits.end(), [&](const FoundCommit& one) {
+    return one.engine == commit.engine && one.generation == commit.generation && one.is_complete() &&
+           one.manifests.front().attempt == commit.manifests.front().attempt;
+  });
 }
 
 }  // namespace penstock::tool

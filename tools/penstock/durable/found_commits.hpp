@@ -36,4 +36,8 @@ struct FoundCommits {
                                                      const std::vector<std::filesystem::path>& directories,
                                                      std::uint32_t engine);
 
+/// Whether a run that goes on has replaced the commit since it was found, so that its bytes may be overwritten.
+[[nodiscard]] bool is_replaced(const FoundCommit& commit,
+                               const std::vector<std::filesystem::path>& directories);
+
 }  // namespace penstock::tool
