@@ -7,7 +7,7 @@ say() { printf '== %s\n' "$*" >&2; }
 
 # Debian 12 and Ubuntu 24.04 package names.
 packages=(
-  build-essential cmake ninja-build ccache python3
+  build-essential cmake ninja-build ccache python3 python3-venv
   liburing-dev libaio-dev libtbb-dev libxsimd-dev libjsoncpp-dev libexpected-dev libxxhash-dev libasio-dev
   libcli11-dev libfmt-dev libopenblas-dev libgtest-dev libgmock-dev libbenchmark-dev
   clang-format-14
@@ -41,6 +41,19 @@ install_dependencies() {
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -qq
   apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
+}
+
+# install_python_packages PRESET: those of tests that read and write with another library, into build/PRESET/python. The
+# tests are skipped without them.
+install_python_packages() {
+  local python=build/$1/python/bin/python
+  if "$python" -c 'import numpy, safetensors' 2>/dev/null; then
+    return
+  fi
+  say "installing Python's packages safetensors and numpy into build/$1/python"
+  python3 -m venv "build/$1/python" >&2 &&
+    "$python" -m pip install --quiet --disable-pip-version-check numpy safetensors >&2 ||
+    say "they cannot be installed: the tests PythonsSafetensors are skipped"
 }
 
 # build PRESET [TARGET...]: runs one compiler per core, or two if memory is short.

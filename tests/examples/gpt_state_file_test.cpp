@@ -3,7 +3,7 @@
 
 #include "kit/scratch_directory.hpp"
 
-#include "zero/estimate/safetensors_header.hpp"
+#include "zero/exchange/safetensors_header.hpp"
 
 #include <gtest/gtest.h>
 #include <filesystem>
@@ -63,7 +63,7 @@ TEST_F(GptStateFile, IsASafetensorsFileOfTheTrainedParameters) {
   auto file = StateFile::create(path_, model).value();
   ASSERT_TRUE(file.finish({}));
 
-  const auto header = penstock::zero::estimate::SafetensorsHeader::read(path_);
+  const auto header = penstock::zero::exchange::SafetensorsHeader::read(path_);
 
   ASSERT_TRUE(header) << header.error().message();
   ASSERT_EQ(header->tensors.size(), 4u * 3);

@@ -5,7 +5,7 @@
 
 #include <penstock/base/check.hpp>
 #include "zero/estimate/layout_file.hpp"
-#include "zero/estimate/safetensors_header.hpp"
+#include "zero/exchange/safetensors_header.hpp"
 
 #include <array>
 #include <set>
@@ -88,7 +88,7 @@ void read_header(Choices& choices) {
   std::uint64_t end = 0;
   for (std::uint64_t i = 0, count = choices.below(6) + 1; i < count; ++i) add_tensor(text, choices, i, end);
   const std::string json = text.add("}").finish();
-  const auto header = penstock::zero::estimate::SafetensorsHeader::parse(json, {}, "f");
+  const auto header = penstock::zero::exchange::SafetensorsHeader::parse(json, {}, "f");
   if (!header) {
     PENSTOCK_CHECK(!text.is_right());
     PENSTOCK_CHECK(!header.error().message().empty());
@@ -155,7 +155,7 @@ void read_layout(Choices& choices) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using penstock::zero::estimate::SafetensorsHeader;
+  using penstock::zero::exchange::SafetensorsHeader;
   Choices choices(data, size);
   std::string first(8, '\0');  // a length of about the file's
   for (std::size_t i = 0; i < 2; ++i) first[i] = static_cast<char>(choices.byte());

@@ -290,7 +290,7 @@ TEST_F(EstimateModel, NamesTheFileAndWhatIsWrongWithIt) {
   for (const auto& [file, status, words] : {
            std::tuple{std::string("gtp2"), 2, "did you mean gpt2?"},
            {path("none.safetensors"), 2, "neither a preset nor a file"},
-           {path(""), 1, "the directory has no model"},
+           {path(""), 1, "the directory has no such file"},
            {write("short.safetensors", header.substr(0, 7)), 1, "too short for a safetensors header"},
            {write("cut.safetensors", header.substr(0, 20)), 1, "the file ends within its header"},
            {write("data.safetensors", header + "x"), 1, "the file is shorter than its tensors"},

@@ -1,5 +1,8 @@
 #pragma once
 
+#include "zero/config/value.hpp"
+
+#include <penstock/base/dtype.hpp>
 #include <penstock/base/result.hpp>
 
 #include <fmt/core.h>
@@ -24,6 +27,8 @@ void add_doctor_command(CLI::App& app, ExitStatus& status);
 void add_estimate_command(CLI::App& app, ExitStatus& status);
 /// A command of `config`.
 void add_schedule_command(CLI::App& config, ExitStatus& status);
+void add_export_command(CLI::App& app, ExitStatus& status);
+void add_import_command(CLI::App& app, ExitStatus& status);
 void add_inspect_command(CLI::App& app, ExitStatus& status);
 void add_tune_command(CLI::App& app, ExitStatus& status);
 void add_verify_command(CLI::App& app, ExitStatus& status);
@@ -39,6 +44,21 @@ inline ExitStatus fail(const Error& error) {
   const bool usage = error.code() == ErrorCode::invalid_config ||
                      error.code() == ErrorCode::invalid_argument || error.code() == ErrorCode::unsupported;
   return usage ? bad_usage : failed;
+}
+
+/// A number of bytes above 0: "64GiB". Errors: invalid_argument, naming the option.
+inline Result<ByteCount> parse_size(const char* operation, const char* option, const std::string& text) {
+  const auto bytes = zero::config::parse_bytes(text);
+  if (bytes && *bytes > 0) return ByteCount(*bytes);
+  return Error::invalid_argument(operation)
+      .object(option)
+      .wanted("a number of bytes above 0, such as 64GiB")
+      .got(text);
+}
+
+/// Of "fp32", "bf16" or "fp16".
+inline DType dtype_of(const std::string& name) {
+  return name == "fp32" ? DType::fp32 : name == "fp16" ? DType::fp16 : DType::bf16;
 }
 
 /// Prints numbers with the digits needed, 0.1 instead of 0.10000000000000001. On one line if `indentation` is empty.

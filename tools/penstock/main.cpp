@@ -19,6 +19,8 @@ int run(int argc, char** argv) {
   add_tune_command(app, status);
   add_inspect_command(app, status);
   add_verify_command(app, status);
+  add_export_command(app, status);
+  add_import_command(app, status);
 
   const auto named = [&](const CLI::App* command) { return command->check_name(argv[1]); };
   if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(named).empty()) {

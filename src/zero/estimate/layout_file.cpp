@@ -4,8 +4,8 @@
 #include "zero/config/hjson.hpp"
 #include "zero/config/nearest.hpp"
 #include "zero/config/value.hpp"
-#include "zero/estimate/bounded_file.hpp"
 #include "zero/estimate/tensor_units.hpp"
+#include "zero/exchange/bounded_file.hpp"
 
 #include <algorithm>
 #include <initializer_list>
@@ -265,7 +265,7 @@ Result<ModelLayout> LayoutFile::parse(std::string_view text, const std::string& 
 }
 
 Result<ModelLayout> LayoutFile::read(const std::filesystem::path& file) {
-  PENSTOCK_TRY_ASSIGN(const std::string text, read_text_file(operation, file, "a layout"));
+  PENSTOCK_TRY_ASSIGN(const std::string text, exchange::read_text_file(operation, file, "a layout"));
   return parse(text, file.string());
 }
 

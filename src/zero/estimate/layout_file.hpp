@@ -34,6 +34,8 @@ struct LayoutFile {
   [[nodiscard]] static Result<ModelLayout> parse(std::string_view text, const std::string& name);
   /// Reads a file of at most 16 MiB. Errors: as parse(), and those of the system.
   [[nodiscard]] static Result<ModelLayout> read(const std::filesystem::path& file);
+  /// The text that parse() makes `model` of, but for the settings of optimizer groups, on one line. `model` is valid.
+  [[nodiscard]] static std::string text(const ModelLayout& model);
 };
 
 }  // namespace penstock::zero::estimate

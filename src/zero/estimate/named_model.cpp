@@ -2,10 +2,10 @@
 
 #include "zero/config/json_text.hpp"
 #include "zero/config/nearest.hpp"
-#include "zero/estimate/checkpoint_files.hpp"
 #include "zero/estimate/layout_file.hpp"
 #include "zero/estimate/model_presets.hpp"
 #include "zero/estimate/tensor_units.hpp"
+#include "zero/exchange/checkpoint_files.hpp"
 
 #include <algorithm>
 #include <map>
@@ -40,13 +40,16 @@ Result<NamedModel> NamedModel::load(const std::string& argument) {
   std::error_code error;
   if (argument.find('\0') != argument.npos || !std::filesystem::exists(argument, error))
     return neither(argument);
-  if (!is_checkpoint(argument)) {
+  if (!exchange::is_checkpoint(argument)) {
     model.source = "layout file";
     PENSTOCK_TRY_ASSIGN(model.layout, LayoutFile::read(argument));
     return model;
   }
   model.source = "safetensors header";
-  PENSTOCK_TRY_ASSIGN(const auto tensors, read_checkpoint_headers(argument));
+  PENSTOCK_TRY_ASSIGN(const auto files, exchange::read_checkpoint_headers(argument, "model"));
+  std::vector<exchange::TensorEntry> tensors;
+  for (const exchange::CheckpointFile& file : files)
+    tensors.insert(tensors.end(), file.header.tensors.begin(), file.header.tensors.end());
   PENSTOCK_TRY_ASSIGN(model.layout, units_of_tensors(tensors, model.notes));
   return model;
 }

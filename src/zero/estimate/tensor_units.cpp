@@ -13,6 +13,8 @@ namespace penstock::zero::estimate {
 
 namespace {
 
+using exchange::TensorEntry;
+
 /// Where a tensor stands in the order of the forward.
 struct Place {
   enum class Part : std::uint8_t { embedding, layer, head };
@@ -131,7 +133,8 @@ void tie_head(ModelLayout& layout, std::vector<std::string>& notes) {
 }  // namespace
 
 void set_shape(ParameterLayout& parameter, std::span<const std::uint64_t> shape) {
-  if (shape.size() != 2 || std::max(shape[0], shape[1]) > ModelLayout::matrix_side_max) return;
+  if (shape.size() > ModelLayout::dimensions_max) return;
+  if (shape.size() == 2 && std::max(shape[0], shape[1]) > ModelLayout::matrix_side_max) return;
   parameter.shape.assign(shape.begin(), shape.end());
 }
 

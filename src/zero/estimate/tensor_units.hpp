@@ -1,6 +1,6 @@
 #pragma once
 
-#include "zero/estimate/safetensors_header.hpp"
+#include "zero/exchange/safetensors_header.hpp"
 
 #include <penstock/zero/layout/model_layout.hpp>
 
@@ -19,10 +19,10 @@ namespace penstock::zero::estimate {
 /// parameters and are left out, with a note.
 ///
 /// Errors: invalid_argument, if no parameter is left.
-[[nodiscard]] Result<ModelLayout> units_of_tensors(const std::vector<TensorEntry>& tensors,
+[[nodiscard]] Result<ModelLayout> units_of_tensors(const std::vector<exchange::TensorEntry>& tensors,
                                                    std::vector<std::string>& notes);
 
-/// Sets rows and columns, if there are two dimensions that a matrix may have.
+/// Sets the dimensions, if a parameter may have so many, and so long ones if there are two.
 void set_shape(ParameterLayout& parameter, std::span<const std::uint64_t> shape);
 /// Whether it is a matrix, and by its name neither an embedding nor the head's.
 [[nodiscard]] bool is_hidden_matrix(const ParameterLayout& parameter);

@@ -54,6 +54,7 @@ void add_configuration_rows(BadArguments& bad);
 void add_launch_rows(BadArguments& bad);
 void add_process_group_rows(BadArguments& bad);
 void add_rank_rows(BadArguments& bad);
+void add_exchange_rows(BadArguments& bad);
 
 inline constexpr std::uint64_t most = ~std::uint64_t{0};
 inline constexpr std::array absurd_counts = {std::uint64_t{1} << 40, std::uint64_t{1} << 63, most - 4095,

@@ -29,4 +29,15 @@ struct FoundCommits {
 /// Errors: not_found and permission, for a directory; invalid_argument, for one that no run has used.
 [[nodiscard]] Result<FoundCommits> find_commits(const std::vector<std::filesystem::path>& directories);
 
+/// The last commit of an engine of which every rank has its part, in `found`, which outlives it.
+///
+/// Errors: not_found, if it has none; invalid_argument, for commits of two runs.
+[[nodiscard]] Result<const FoundCommit*> last_commit(const FoundCommits& found,
+                                                     const std::vector<std::filesystem::path>& directories,
+                                                     std::uint32_t engine);
+
+/// Whether a run that goes on has replaced the commit since it was found, so that its bytes may be overwritten.
+[[nodiscard]] bool is_replaced(const FoundCommit& commit,
+                               const std::vector<std::filesystem::path>& directories);
+
 }  // namespace penstock::tool

@@ -1,13 +1,10 @@
 #include "durable/found_commits.hpp"
+#include "durable/progress.hpp"
 
 #include "command.hpp"
 #include "zero/commit/verify_commit.hpp"
 
-#include <penstock/base/time.hpp>
-
-#include <unistd.h>
 #include <algorithm>
-#include <chrono>
 #include <memory>
 
 namespace penstock::tool {
@@ -18,35 +15,6 @@ struct VerifyOptions {
   std::vector<std::filesystem::path> directories;
   std::uint32_t threads = 4;
   bool as_json = false;
-};
-
-double seconds(TimePoint time) {
-  return std::chrono::duration<double>(time).count();
-}
-
-/// On standard error, if that is a terminal.
-class Progress {
- public:
-  explicit Progress(ByteCount total) : total_(total), shows_(::isatty(STDERR_FILENO) == 1) {}
-  void operator()(ByteCount bytes) {
-    const TimePoint now = Clock::steady().now();
-    if (!shows_ || total_.is_zero() || now - printed_ < std::chrono::milliseconds(200)) return;
-    printed_ = now;
-    const double elapsed = seconds(now - began_),
-                 left = elapsed * (double(total_.value()) / double(bytes.value()) - 1);
-    fmt::print(stderr, "\r{:3.0f} %  {} of {}  {:.2f} GB/s  {:.0f} s left  ",
-               100.0 * double(bytes.value()) / double(total_.value()), to_string(bytes), to_string(total_),
-               double(bytes.value()) / 1e9 / elapsed, left);
-  }
-  ~Progress() {
-    if (printed_ != TimePoint{}) fmt::print(stderr, "\n");
-  }
-
- private:
-  const ByteCount total_;
-  const bool shows_;
-  const TimePoint began_ = Clock::steady().now();
-  TimePoint printed_{};
 };
 
 ExitStatus verify(const VerifyOptions& options) {

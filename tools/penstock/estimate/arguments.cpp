@@ -173,10 +173,6 @@ zero::OffloadDevice offload_device_of(const std::string& name) {
   return name == "cpu" ? cpu : name == "nvme" ? nvme : none;
 }
 
-DType dtype_of(const std::string& name) {
-  return name == "fp32" ? DType::fp32 : name == "fp16" ? DType::fp16 : DType::bf16;
-}
-
 cpu_adam::StateFormat state_format_of(const std::string& name) {
   using enum cpu_adam::StateFormat;
   for (const cpu_adam::StateFormat format : {split, split_bf16, split_q8, moments, moments_bf16}) {
@@ -210,15 +206,6 @@ Result<zero::Config> config_of(const EstimateOptions& options) {
   if (paths.empty()) paths = {placeholder_path()};
   config.offload_param.nvme_paths = config.offload_optimizer.nvme_paths = paths;
   return config;
-}
-
-Result<ByteCount> parse_budget(const char* option, const std::string& text) {
-  const auto bytes = zero::config::parse_bytes(text);
-  if (bytes && *bytes > 0) return ByteCount(*bytes);
-  return Error::invalid_argument(operation)
-      .object(option)
-      .wanted("a number of bytes above 0, such as 64GiB")
-      .got(text);
 }
 
 Result<double> parse_endurance(const std::string& text) {

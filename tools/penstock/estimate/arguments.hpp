@@ -45,7 +45,6 @@ void add_estimate_options(CLI::App& command, EstimateOptions& options);
 void check_estimate_options(const CLI::App& command, const EstimateOptions& options);
 
 [[nodiscard]] zero::OffloadDevice offload_device_of(const std::string& name);
-[[nodiscard]] DType dtype_of(const std::string& name);
 [[nodiscard]] cpu_adam::StateFormat state_format_of(const std::string& name);
 [[nodiscard]] zero::estimate::RunShape run_of(const EstimateOptions& options);
 
@@ -56,8 +55,6 @@ void check_estimate_options(const CLI::App& command, const EstimateOptions& opti
 [[nodiscard]] Result<zero::Config> config_of(const EstimateOptions& options);
 [[nodiscard]] std::filesystem::path placeholder_path();
 
-/// A number of bytes above 0: "64GiB". Errors: invalid_argument, naming the option.
-[[nodiscard]] Result<ByteCount> parse_budget(const char* option, const std::string& text);
 /// Terabytes above 0, as bytes. Errors: invalid_argument.
 [[nodiscard]] Result<double> parse_endurance(const std::string& text);
 

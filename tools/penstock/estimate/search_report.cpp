@@ -17,10 +17,11 @@ Result<SearchOptions> search_options_of(const EstimateOptions& options) {
   search.host_budget = search.base.penstock.host_budget;
   search.device_budget = search.base.penstock.device_budget;
   if (options.budget_host) {
-    PENSTOCK_TRY_ASSIGN(search.host_budget, parse_budget("--budget-host", *options.budget_host));
+    PENSTOCK_TRY_ASSIGN(search.host_budget, parse_size(operation, "--budget-host", *options.budget_host));
   }
   if (options.budget_device) {
-    PENSTOCK_TRY_ASSIGN(search.device_budget, parse_budget("--budget-device", *options.budget_device));
+    PENSTOCK_TRY_ASSIGN(search.device_budget,
+                        parse_size(operation, "--budget-device", *options.budget_device));
   }
   return search;
 }

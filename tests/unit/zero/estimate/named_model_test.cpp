@@ -23,7 +23,7 @@ std::vector<std::string> unit_names(const ModelLayout& layout) {
 
 Result<ModelLayout> units_of(const std::vector<FileTensor>& tensors,
                              std::vector<std::string>* notes = nullptr) {
-  const auto header = SafetensorsHeader::parse(test::safetensors_json(tensors), {}, "f");
+  const auto header = exchange::SafetensorsHeader::parse(test::safetensors_json(tensors), {}, "f");
   std::vector<std::string> ignored;
   return units_of_tensors(header.value().tensors, notes != nullptr ? *notes : ignored);
 }
@@ -171,7 +171,7 @@ TEST(NamedModel, SaysThatADirectoryHasNoModel) {
 
   ASSERT_FALSE(model);
   EXPECT_EQ(model.error().code(), ErrorCode::not_found);
-  EXPECT_NE(model.error().message().find("the directory has no model"), std::string::npos);
+  EXPECT_NE(model.error().message().find("the directory has no such file"), std::string::npos);
 }
 
 TEST(NamedModel, NamesTheNearestPreset) {

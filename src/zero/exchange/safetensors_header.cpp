@@ -1,7 +1,7 @@
-#include "zero/estimate/safetensors_header.hpp"
+#include "zero/exchange/safetensors_header.hpp"
 
 #include "zero/config/json_text.hpp"
-#include "zero/estimate/bounded_file.hpp"
+#include "zero/exchange/bounded_file.hpp"
 
 #include <json/json.h>
 #include <algorithm>
@@ -9,7 +9,7 @@
 #include <memory>
 #include <tuple>
 
-namespace penstock::zero::estimate {
+namespace penstock::zero::exchange {
 
 namespace {
 
@@ -101,13 +101,24 @@ class Parser {
     return entry;
   }
 
+  Result<std::map<std::string, std::string>> metadata(const Json::Value& json) const {
+    std::map<std::string, std::string> texts;
+    bool good = json.isObject();
+    for (auto member = json.begin(); good && member != json.end(); ++member) {
+      good = member->isString();
+      if (good) texts[member.name()] = member->asString();
+    }
+    if (good) return texts;
+    return damaged("__metadata__", json, "wanted an object of texts");
+  }
+
  private:
   Error damaged(const std::string& file, std::string reason) const {
-    return estimate::damaged(file, std::move(reason));
+    return exchange::damaged(file, std::move(reason));
   }
   /// Of a tensor; the byte is that of the value in the file.
   Error damaged(const std::string& name, const Json::Value& json, std::string reason) const {
-    return estimate::damaged(file_ + ", tensor " + shown(name), std::move(reason))
+    return exchange::damaged(file_ + ", tensor " + shown(name), std::move(reason))
         .at(FileOffset(length_bytes + static_cast<std::uint64_t>(json.getOffsetStart())));
   }
 
@@ -208,7 +219,10 @@ Result<SafetensorsHeader> SafetensorsHeader::parse(std::string_view json, ByteCo
   PENSTOCK_TRY_ASSIGN(const Json::Value root, parser.parse());
   SafetensorsHeader header;
   for (auto member = root.begin(); member != root.end(); ++member) {
-    if (member.name() == "__metadata__") continue;
+    if (member.name() == "__metadata__") {
+      PENSTOCK_TRY_ASSIGN(header.metadata, parser.metadata(*member));
+      continue;
+    }
     PENSTOCK_TRY_ASSIGN(TensorEntry entry, parser.tensor(member.name(), *member));
     header.tensors.push_back(std::move(entry));
   }
@@ -218,6 +232,7 @@ Result<SafetensorsHeader> SafetensorsHeader::parse(std::string_view json, ByteCo
   });
   PENSTOCK_TRY(check_order(header.tensors, name));
   header.data = header.tensors.back().end;
+  header.has_data = data == header.data;
   if (data.is_zero() || data == header.data) return header;
   if (data < header.data) {
     return Error(ErrorCode::truncated, operation)
@@ -235,7 +250,10 @@ Result<SafetensorsHeader> SafetensorsHeader::read(const std::filesystem::path& p
   PENSTOCK_TRY_ASSIGN(const std::string first, file.read(std::min(file.size(), ByteCount(length_bytes))));
   PENSTOCK_TRY_ASSIGN(const ByteCount length, length_of(first, file.size(), path.string()));
   PENSTOCK_TRY_ASSIGN(const std::string json, file.read(length));
-  return parse(json, file.size() - length - ByteCount(length_bytes), path.string());
+  const ByteCount begin = length + ByteCount(length_bytes);
+  PENSTOCK_TRY_ASSIGN(SafetensorsHeader header, parse(json, file.size() - begin, path.string()));
+  header.begin = FileOffset(begin.value());
+  return header;
 }
 
-}  // namespace penstock::zero::estimate
+}  // namespace penstock::zero::exchange

@@ -5,11 +5,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace penstock::zero::estimate {
+namespace penstock::zero::exchange {
 
 /// One tensor of a safetensors file.
 struct TensorEntry {
@@ -24,8 +25,11 @@ struct TensorEntry {
 /// The header of a safetensors file: 8 bytes that are its length, little-endian, and then JSON.
 /// Source: https://huggingface.co/docs/safetensors, section "Format".
 struct SafetensorsHeader {
-  std::vector<TensorEntry> tensors;  ///< in the order of their bytes
-  ByteCount data;                    ///< of all tensors
+  std::vector<TensorEntry> tensors;             ///< in the order of their bytes
+  std::map<std::string, std::string> metadata;  ///< __metadata__
+  ByteCount data;                               ///< of all tensors
+  bool has_data = false;  ///< the file has their bytes too, and does not end with the header
+  FileOffset begin;       ///< of the tensors in the file, from read()
 
   /// The format's own limit.
   static constexpr ByteCount length_max{100'000'000};
@@ -41,7 +45,7 @@ struct SafetensorsHeader {
   ///
   /// Errors: invalid_argument, with the tensor and the byte of the file: no JSON, an unknown dtype, a shape of more
   /// elements than fit into 64 bits, offsets that are not those of the shape, that overlap or leave a hole, a name
-  /// twice, no tensor; truncated, if the data is shorter.
+  /// twice, no tensor, metadata that is not text; truncated, if the data is shorter.
   [[nodiscard]] static Result<SafetensorsHeader> parse(std::string_view json, ByteCount data,
                                                        const std::string& name);
 
@@ -49,4 +53,4 @@ struct SafetensorsHeader {
   [[nodiscard]] static Result<SafetensorsHeader> read(const std::filesystem::path& file);
 };
 
-}  // namespace penstock::zero::estimate
+}  // namespace penstock::zero::exchange

@@ -1,8 +1,8 @@
-#include "zero/estimate/bounded_file.hpp"
+#include "zero/exchange/bounded_file.hpp"
 
 #include <cerrno>
 
-namespace penstock::zero::estimate {
+namespace penstock::zero::exchange {
 
 namespace fs = std::filesystem;
 
@@ -29,17 +29,28 @@ Result<BoundedFile> BoundedFile::open(const char* operation, const fs::path& pat
   return file;
 }
 
-Result<std::string> BoundedFile::read(ByteCount count) {
-  std::string bytes(count.value(), '\0');
+Result<void> BoundedFile::read_next(HostSpan into) {
   errno = 0;
-  stream_.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  stream_.read(reinterpret_cast<char*>(into.data()), static_cast<std::streamsize>(into.size().value()));
   if (stream_.bad()) {
     return Error::from_errno(operation_, errno != 0 ? errno : EIO).object(path_.string());
   }
-  if (const ByteCount got(static_cast<std::uint64_t>(stream_.gcount())); got != count) {
-    return Error(ErrorCode::truncated, operation_).object(path_.string()).wanted(count).got(got);
+  if (const ByteCount got(static_cast<std::uint64_t>(stream_.gcount())); got != into.size()) {
+    return Error(ErrorCode::truncated, operation_).object(path_.string()).wanted(into.size()).got(got);
   }
+  return ok();
+}
+
+Result<std::string> BoundedFile::read(ByteCount count) {
+  std::string bytes(count.value(), '\0');
+  PENSTOCK_TRY(read_next(HostSpan(std::span(bytes))));
   return bytes;
+}
+
+Result<void> BoundedFile::read_at(FileOffset offset, HostSpan into) {
+  stream_.clear();
+  stream_.seekg(static_cast<std::streamoff>(offset.value()));
+  return read_next(into);
 }
 
 Result<std::string> read_text_file(const char* operation, const fs::path& path, const char* what) {
@@ -55,4 +66,4 @@ Result<std::string> read_text_file(const char* operation, const fs::path& path, 
   return file.read(file.size());
 }
 
-}  // namespace penstock::zero::estimate
+}  // namespace penstock::zero::exchange

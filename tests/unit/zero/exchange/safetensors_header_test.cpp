@@ -1,4 +1,4 @@
-#include "zero/estimate/safetensors_header.hpp"
+#include "zero/exchange/safetensors_header.hpp"
 
 #include "kit/golden.hpp"
 #include "kit/safetensors_bytes.hpp"
@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-namespace penstock::zero::estimate {
+namespace penstock::zero::exchange {
 namespace {
 
 using test::safetensors_bytes;
@@ -176,4 +176,4 @@ TEST(SafetensorsHeader, ReadsAFileAndRefusesWhatIsNone) {
 }
 
 }  // namespace
-}  // namespace penstock::zero::estimate
+}  // namespace penstock::zero::exchange

@@ -1,14 +1,14 @@
-#include "zero/estimate/checkpoint_files.hpp"
+#include "zero/exchange/checkpoint_files.hpp"
 
 #include "zero/config/config_error.hpp"
 #include "zero/config/hjson.hpp"
-#include "zero/estimate/bounded_file.hpp"
+#include "zero/exchange/bounded_file.hpp"
 
 #include <iterator>
 #include <map>
 #include <set>
 
-namespace penstock::zero::estimate {
+namespace penstock::zero::exchange {
 
 namespace {
 
@@ -86,16 +86,17 @@ Result<void> check_present(const std::set<std::string>& files, const fs::path& i
       .advice("put the files beside the index; of each, the first 8 bytes and the header suffice");
 }
 
-Result<std::vector<TensorEntry>> read_index(const fs::path& index) {
+Result<std::vector<CheckpointFile>> read_index(const fs::path& index) {
   PENSTOCK_TRY_ASSIGN(const std::string text, read_text_file(operation, index, "an index"));
   PENSTOCK_TRY_ASSIGN(WeightMap wanted, parse_index(text, index.string()));
   const std::set<std::string> files = files_of(wanted);
   PENSTOCK_TRY(check_present(files, index));
 
-  std::vector<TensorEntry> tensors;
+  std::vector<CheckpointFile> read;
   for (const std::string& file : files) {
-    PENSTOCK_TRY_ASSIGN(SafetensorsHeader header, SafetensorsHeader::read(index.parent_path() / file));
-    for (TensorEntry& tensor : header.tensors) {
+    const fs::path path = index.parent_path() / file;
+    PENSTOCK_TRY_ASSIGN(SafetensorsHeader header, SafetensorsHeader::read(path));
+    for (const TensorEntry& tensor : header.tensors) {
       const auto found = wanted.find(tensor.name);
       if (found == wanted.end() || found->second != file) {
         return Error::invalid_argument(operation)
@@ -106,10 +107,10 @@ Result<std::vector<TensorEntry>> read_index(const fs::path& index) {
             .advice("download index and files of one revision");
       }
       wanted.erase(found);
-      tensors.push_back(std::move(tensor));
     }
+    read.push_back({path, std::move(header)});
   }
-  if (wanted.empty()) return tensors;
+  if (wanted.empty()) return read;
   return Error::invalid_argument(operation)
       .object(index.string())
       .reason("a file lacks tensors that the index says it has")
@@ -118,16 +119,17 @@ Result<std::vector<TensorEntry>> read_index(const fs::path& index) {
       .advice("download index and files of one revision");
 }
 
-Result<std::vector<TensorEntry>> read_directory(const fs::path& directory) {
+Result<std::vector<CheckpointFile>> read_directory(const fs::path& directory, const std::string& stem) {
   std::error_code error;
-  const fs::path index = directory / "model.safetensors.index.json", file = directory / "model.safetensors";
+  const fs::path index = directory / (stem + ".safetensors.index.json"),
+                 file = directory / (stem + ".safetensors");
   if (fs::exists(index, error) || fs::exists(file, error)) {
-    return read_checkpoint_headers(fs::exists(index, error) ? index : file);
+    return read_checkpoint_headers(fs::exists(index, error) ? index : file, stem);
   }
   return Error(ErrorCode::not_found, operation)
       .object(directory.string())
-      .reason("the directory has no model")
-      .wanted("model.safetensors.index.json or model.safetensors")
+      .reason("the directory has no such file")
+      .wanted(index.filename().string() + " or " + file.filename().string())
       .advice("give the file itself");
 }
 
@@ -139,12 +141,14 @@ bool is_checkpoint(const fs::path& path) {
          fs::is_directory(path, error);
 }
 
-Result<std::vector<TensorEntry>> read_checkpoint_headers(const fs::path& path) {
+Result<std::vector<CheckpointFile>> read_checkpoint_headers(const fs::path& path, const std::string& stem) {
   std::error_code error;
-  if (fs::is_directory(path, error)) return read_directory(path);
+  if (fs::is_directory(path, error)) return read_directory(path, stem);
   if (ends_with(path, ".json")) return read_index(path);
   PENSTOCK_TRY_ASSIGN(SafetensorsHeader header, SafetensorsHeader::read(path));
-  return std::move(header.tensors);
+  std::vector<CheckpointFile> read;
+  read.push_back({path, std::move(header)});
+  return read;
 }
 
-}  // namespace penstock::zero::estimate
+}  // namespace penstock::zero::exchange

@@ -1,0 +1,66 @@
+#include "durable/found_commits.hpp"
+
+#include "kit/scratch_directory.hpp"
+
+#include <gtest/gtest.h>
+#include <vector>
+
+namespace penstock::tool {
+namespace {
+
+using zero::Manifest;
+using zero::RankDirectory;
+
+/// The durable directory of a run of two ranks, to which manifests alone are written.
+class FoundCommitsTest : public testing::Test {
+ protected:
+  void commit(std::uint64_t generation, std::uint32_t ranks_of_it = 2, std::uint32_t engine = 0) {
+    for (std::uint32_t rank = 0; rank < ranks_of_it; ++rank) {
+      Manifest manifest{.run = {1, 2}, .generation = generation, .attempt = 7, .rank = rank, .ranks = 2};
+      manifest.engine = engine;
+      manifest.model.units = {{.name = "u", .parameters = {{"w", ElementCount(1)}}}};
+      manifest.groups = manifest.model.groups;
+      auto directory = RankDirectory::open({.directories = directories(), .rank = rank}).value();
+      directory->write(manifest).value();
+    }
+  }
+  void remove(std::uint64_t generation) {
+    for (std::uint32_t rank = 0; rank < 2; ++rank)
+      RankDirectory::open({.directories = directories(), .rank = rank})
+          .value()
+          ->remove(0, generation)
+          .value();
+  }
+  std::vector<std::filesystem::path> directories() const { return {scratch_.path() / "run"}; }
+
+ private:
+  penstock::test::ScratchDirectory scratch_;
+};
+
+TEST_F(FoundCommitsTest, TheLastOneOfWhichEveryRankHasItsPart) {
+  commit(3);
+  commit(4);
+  commit(5, /*ranks_of_it=*/1);
+  commit(9, 2, /*engine=*/1);
+  const auto found = find_commits(directories()).value();
+
+  EXPECT_EQ(last_commit(found, directories(), 0).value()->generation, 4u);
+  EXPECT_EQ(last_commit(found, directories(), 1).value()->generation, 9u);
+  EXPECT_EQ(last_commit(found, directories(), 2).error().code(), ErrorCode::not_found);
+}
+
+TEST_F(FoundCommitsTest, ACommitIsReplacedOnceItsManifestsAreGone) {
+  commit(3);
+  const auto found = find_commits(directories()).value();
+  const FoundCommit& third = *last_commit(found, directories(), 0).value();
+  EXPECT_FALSE(is_replaced(third, directories()));
+  commit(4);
+  EXPECT_FALSE(is_replaced(third, directories())) << "its extents are still pinned";
+
+  remove(3);
+
+  EXPECT_TRUE(is_replaced(third, directories()));
+}
+
+}  // namespace
+}  // namespace penstock::tool
