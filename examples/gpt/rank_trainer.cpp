@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <span>
 #include <utility>
 
 namespace gpt {
@@ -133,7 +135,31 @@ Result<void> RankTrainer::open() {
   return ok();
 }
 
+/// Whether the durable directory has a commit, which the run continues then.
+Result<bool> RankTrainer::continue_commit() {
+  if (!options_.config.is_durable() || options_.resumed != nullptr) return false;
+  PENSTOCK_TRY_ASSIGN(const auto resumed, rank_->engine().resume());
+  if (!resumed) return false;
+  std::uint64_t steps = 0;
+  if (resumed->client.size() != sizeof steps) {
+    return Error::invalid_argument("RankTrainer::create")
+        .object(options_.config.penstock.durable_directories.front().string())
+        .reason("another program has committed there")
+        .advice("name another durable directory");
+  }
+  std::memcpy(&steps, resumed->client.data(), sizeof steps);
+  committed_steps_ = steps;
+  return true;
+}
+
+Result<void> RankTrainer::commit(std::uint64_t steps) {
+  PENSTOCK_TRY(rank_->engine().commit(std::as_bytes(std::span(&steps, 1))));
+  return ok();
+}
+
 Result<void> RankTrainer::set_parameters() {
+  PENSTOCK_TRY_ASSIGN(const bool continued, continue_commit());
+  if (continued) return ok();
   const std::uint64_t updates = options_.resumed ? options_.resumed->progress().updates : 0;
   return rank_->engine().restore(
       updates, [&](zero::ParameterId parameter, cpu_adam::StateKind kind, std::uint64_t first,

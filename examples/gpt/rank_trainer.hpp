@@ -76,6 +76,10 @@ class RankTrainer {
   [[nodiscard]] penstock::Result<std::string> digest() { return rank_->engine().digest(); }
   /// Writes the states of this rank's shards that are trained.
   [[nodiscard]] penstock::Result<void> save(StateFile& file);
+  /// Makes the run durable as of `steps`, in penstock.durable_directory.
+  [[nodiscard]] penstock::Result<void> commit(std::uint64_t steps);
+  /// Of the run that the durable directory had, the steps before its last commit; none, if this one begins.
+  [[nodiscard]] std::optional<std::uint64_t> committed_steps() const { return committed_steps_; }
   /// With the trainer's `steps`.
   [[nodiscard]] StateFile::Progress progress(std::uint64_t steps) const;
 
@@ -94,6 +98,7 @@ class RankTrainer {
   penstock::Result<void> open();
   penstock::Result<void> open_training_memory();
   penstock::Result<void> set_parameters();
+  penstock::Result<bool> continue_commit();
   /// What a training begins with, or continues with.
   penstock::Result<void> first_state(penstock::zero::ParameterId parameter,
                                      penstock::cpu_adam::StateKind kind, std::uint64_t first,
@@ -131,6 +136,7 @@ class RankTrainer {
   penstock::ByteCount device_free_at_start_, activation_bytes_;
   std::vector<std::uint8_t> tokens_, targets_;  // of a step's micro-batches
   std::vector<float> losses_;
+  std::optional<std::uint64_t> committed_steps_;
   StepReport::Stalls stalls_;  // of the step
   penstock::TimePoint stall_time_{};
 };

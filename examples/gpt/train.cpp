@@ -38,6 +38,7 @@ struct Arguments : TrainingArguments {
   std::optional<std::uint32_t> lora_rank;
   std::optional<float> lora_alpha;  // default: the rank
   TrainingStates::Paths states;
+  std::uint32_t commit_every = 10;  // steps, with penstock.durable_directory
   zero::LaunchOptions launch;
   std::string master;
   bool mpi = false;
@@ -99,6 +100,16 @@ Run train(const Arguments& arguments, const RankGroup& group, const zero::Config
         std::fprintf(stderr, "note: %s\n", note.c_str());
     }
     std::uint32_t step = states.first_step();
+    if (const auto committed = trainers[here]->committed_steps()) {
+      step = static_cast<std::uint32_t>(*committed);
+      if (rank == 0) std::fprintf(stderr, "note: continues after step %u\n", step);
+    }
+    std::uint32_t committed = step;
+    const auto commit = [&]() -> Result<void> {
+      if (!config.is_durable() || committed == step) return ok();
+      committed = step;
+      return trainers[here]->commit(step);
+    };
     while (step < arguments.training.steps && run.signal == 0) {
       auto done = trainers[here]->step(step);
       if (!done) return lost(std::move(done).error(), step + 1, arguments.training.steps, rank);
@@ -118,7 +129,9 @@ Run train(const Arguments& arguments, const RankGroup& group, const zero::Config
       }
       arrived.arrive_and_wait();
       ++step;
+      if (step % arguments.commit_every == 0) PENSTOCK_TRY(commit());
     }
+    PENSTOCK_TRY(commit());
     PENSTOCK_TRY_ASSIGN(auto digest, trainers[here]->digest());
     if (states.saved) PENSTOCK_TRY(trainers[here]->save(*states.saved));
     const std::lock_guard lock(mutex);
@@ -271,7 +284,13 @@ std::variant<int, Failure> run(Arguments effective, const zero::Launch& launch, 
 
   std::optional<DiskLimit> limit;
   if (leads && !plan->swap_bytes.is_zero()) {
-    auto measured = measure_disk(plan->runtime_options(*config, 0).paths, ByteCount(384 << 20));
+    std::vector<swap::PathOptions> paths = plan->runtime_options(*config, 0).paths;
+    for (swap::PathOptions& path : paths) {
+      // The run makes a durable directory, in the one above.
+      if (!std::filesystem::exists(path.directory))
+        path.directory = std::filesystem::absolute(path.directory / "..").lexically_normal();
+    }
+    auto measured = measure_disk(paths, ByteCount(384 << 20));
     if (!measured) return Failure{measured.error(), "cannot use the swap directory"};
     limit = *measured;
     if (!limit) std::fprintf(stderr, "note: the disk is not measured: too little is free\n");
@@ -306,6 +325,7 @@ std::variant<int, Failure> run(Arguments effective, const zero::Launch& launch, 
 
   if (leads) std::printf("\nthe same training with everything in memory\n");
   zero::Config in_memory = *config;
+  in_memory.penstock.durable_directories.clear();
   in_memory.offload_optimizer.device = zero::OffloadDevice::cpu;
   if (in_memory.shards_parameters()) in_memory.offload_param.device = zero::OffloadDevice::cpu;
   in_memory.penstock.host_budget = in_memory.penstock.device_budget = ByteCount();
@@ -349,6 +369,12 @@ void add_state_options(CLI::App& app, Arguments& arguments) {
       ->needs(lora);
   app.add_option("--save", arguments.states.save,
                  "write the states of the trained parameters to this file at the end");
+  app.add_option("--commit-every", arguments.commit_every,
+                 "steps between two commits, with penstock.durable_directory in the configuration; the last "
+                 "step, also "
+                 "after a signal, is committed too")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, 1u << 30));
   app.add_option("--resume", arguments.states.resume,
                  "continue a training that has saved its states in this file");
 }

@@ -21,6 +21,7 @@ namespace {
 /// Why files cannot be created in a directory, and what to do about it; empty if they can.
 struct Refusal {
   std::string why, advice;
+  bool is_missing = false;
 };
 
 Refusal refusal(const std::string& what, int errno_value) {
@@ -32,7 +33,8 @@ Refusal examine(const std::filesystem::path& directory) {
   const char* const create = "create the directory on the drive for the swap files";
   std::error_code error;
   const auto status = std::filesystem::status(directory, error);
-  if (status.type() == std::filesystem::file_type::not_found) return {"does not exist", create};
+  if (status.type() == std::filesystem::file_type::not_found)
+    return {"does not exist", create, /*is_missing=*/true};
   // Not "does not exist": a parent directory may be closed to this user, or the drive may have failed.
   if (error) return refusal("cannot be examined", error.value());
   if (!std::filesystem::is_directory(status)) return {"is not a directory", create};
@@ -41,6 +43,11 @@ Refusal examine(const std::filesystem::path& directory) {
   if (file) return {};
   if (const int failure = file.error().os_error(); failure != 0) return refusal("cannot be written", failure);
   return {"is on a file system that creates no files", "name a directory on a drive"};
+}
+
+std::filesystem::path above(const std::filesystem::path& directory) {
+  const std::filesystem::path parent = (directory / "").lexically_normal().parent_path().parent_path();
+  return parent.empty() ? "." : parent;
 }
 
 Refusal refusal_of(const std::filesystem::path& directory, TimePoint deadline) {
@@ -67,18 +74,24 @@ Result<void> Config::check_paths() const {
     if (is_new) found->second = refusal_of(directory, std::chrono::seconds(penstock.io_deadline_seconds));
     return found->second;
   };
-  const auto check = [&](const OffloadConfig& offload, const std::string& key) {
-    if (offload.device != OffloadDevice::nvme) return;
-    for (const std::filesystem::path& directory : offload.nvme_paths) {
-      const Refusal& refused = refusal_of_known(directory);
-      if (refused.why.empty()) continue;
-      error = std::move(error).note("zero_optimization." + key + ".nvme_path: " + directory.string() + " " +
-                                    refused.why);
-      advice.insert(refused.advice);
-    }
+  const auto check = [&](const std::string& key, const std::filesystem::path& directory) {
+    const Refusal& refused = refusal_of_known(directory);
+    if (refused.why.empty()) return;
+    error = std::move(error).note(key + ": " + directory.string() + " " + refused.why);
+    advice.insert(refused.advice);
   };
-  check(offload_param, "offload_param");
-  check(offload_optimizer, "offload_optimizer");
+  const auto check_offload = [&](const OffloadConfig& offload, const std::string& key) {
+    if (offload.device != OffloadDevice::nvme || is_durable()) return;
+    for (const std::filesystem::path& directory : offload.nvme_paths)
+      check("zero_optimization." + key + ".nvme_path", directory);
+  };
+  check_offload(offload_param, "offload_param");
+  check_offload(offload_optimizer, "offload_optimizer");
+  for (const std::filesystem::path& directory : penstock.durable_directories) {
+    // The run makes it in the one above.
+    check("penstock.durable_directory",
+          refusal_of_known(directory).is_missing ? above(directory) : directory);
+  }
   if (advice.empty()) return ok();
   std::string all;
   for (const std::string& one : advice) all += (all.empty() ? "" : "; ") + one;

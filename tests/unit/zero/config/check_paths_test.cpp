@@ -111,6 +111,25 @@ TEST(ConfigCheckPaths, AdvisesOnWhatPreventsAFileInADirectory) {
       << read_only;
 }
 
+TEST(ConfigCheckPaths, TakesADurableDirectoryThatTheRunCanMake) {
+  const test::ScratchDirectory directory;
+  Config config;
+  config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"/no/such/directory"}};
+  const auto refusal = [&](const std::filesystem::path& durable) {
+    config.penstock.durable_directories = {durable};
+    const auto checked = config.check_paths();
+    return checked ? "" : checked.error().message();
+  };
+
+  EXPECT_EQ(refusal(directory.path()), "");
+  EXPECT_EQ(refusal(directory.path() / "run"), "") << "nvme_path is not used";
+  EXPECT_EQ(refusal((directory.path() / "run").string() + "/"), "");
+  const std::string missing = refusal(directory.path() / "none/run");
+  EXPECT_TRUE(contains(
+      missing, "penstock.durable_directory: " + (directory.path() / "none").string() + " does not exist"))
+      << missing;
+}
+
 TEST(ConfigCheckPaths, ExaminesADirectoryOnceThatTwoKeysName) {
   const test::ScratchDirectory directory;
 
