@@ -1,8 +1,12 @@
 #include "kit/mounted_file_system.hpp"
 
+#include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <unistd.h>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -62,6 +66,7 @@ MountedFileSystem::MountedFileSystem(Kind kind) : path_(scratch_.path() / "mount
 
 void MountedFileSystem::mount_image(const std::string& type, int sector) {
   const std::string image = (scratch_.path() / "image").string();
+  type_ = type;
   if (output_of(command_that_makes(type, image)).empty()) {
     skip_reason_ = "mkfs." + type + " is not to be had";
     return;
@@ -73,6 +78,37 @@ void MountedFileSystem::mount_image(const std::string& type, int sector) {
   }
   mounted_ = ::mount(loop_device_.c_str(), path_.c_str(), type.c_str(), 0, nullptr) == 0;
   if (!mounted_) skip_reason_ = std::string("mounting is not allowed here: ") + std::strerror(errno);
+}
+
+std::string MountedFileSystem::cut_off() {
+  const std::string image = (scratch_.path() / "image").string();
+  if (type_ == "btrfs") {
+    // It has no call for this; what its device holds now is copied.
+    if (output_of("cp --sparse=always " + image + " " + image + ".cut && echo copied").empty())
+      return "the image is not copied";
+  } else {
+    const int directory = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const std::uint32_t without_flush = 2;  // EXT4_GOING_FLAGS_NOLOGFLUSH, XFS_FSOP_GOING_FLAGS_NOLOGFLUSH
+    const int stopped = ::ioctl(directory, _IOR('X', 125, std::uint32_t), &without_flush);
+    const int cause = errno;
+    ::close(directory);
+    if (stopped != 0) return std::string("the file system is not stopped: ") + std::strerror(cause);
+  }
+  // The kernel closes the files of an io_uring some time after the process has ended.
+  for (int attempt = 0; mounted_ && attempt < 500; ++attempt) {
+    mounted_ = ::umount2(path_.c_str(), 0) != 0;
+    if (mounted_) ::usleep(10'000);
+  }
+  if (mounted_) return std::string("not unmounted: ") + std::strerror(errno);
+  if (type_ == "btrfs") {
+    (void)output_of("losetup --detach " + loop_device_);
+    loop_device_.clear();
+    std::filesystem::rename(image + ".cut", image);
+    loop_device_ = output_of("losetup --find --show " + image);
+    if (loop_device_.empty()) return "no loop device";
+  }
+  mounted_ = ::mount(loop_device_.c_str(), path_.c_str(), type_.c_str(), 0, nullptr) == 0;
+  return mounted_ ? "" : std::string("not mounted again: ") + std::strerror(errno);
 }
 
 MountedFileSystem::~MountedFileSystem() {
