@@ -36,7 +36,7 @@ struct Device final : FlatResidency::Effects {
   static ModelLayout layout(std::uint32_t units) {
     ModelLayout model;
     for (std::uint32_t i = 0; i < units; ++i)
-      model.units.push_back({"unit", {{"weight", unit_elements}}, {}});
+      model.units.push_back({"unit" + std::to_string(model.units.size()), {{"weight", unit_elements}}, {}});
     return model;
   }
 
