@@ -3,16 +3,22 @@
 #include "tiers/store/block_table.hpp"
 #include "zero/layout/padded.hpp"
 
+#include <sys/mman.h>
 #include <algorithm>
 
 namespace penstock::zero {
 
 Result<PageBuffer> PageBuffer::create(ByteCount size) {
+  // Direct I/O pins every page of a transfer; of 2 MiB there are few.
+  constexpr Alignment huge_page(2 << 20);
+  const Alignment alignment = size < ByteCount(huge_page.bytes()) ? extent_alignment : huge_page;
   PageBuffer made;
-  made.size_ = round_up(size, extent_alignment);
-  made.memory_.reset(
-      static_cast<std::byte*>(std::aligned_alloc(extent_alignment.bytes(), made.size_.value())));
-  if (made.memory_ != nullptr) return made;
+  made.size_ = round_up(size, alignment);
+  made.memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment.bytes(), made.size_.value())));
+  if (made.memory_ != nullptr) {
+    ::madvise(made.memory_.get(), made.size_.value(), MADV_HUGEPAGE);
+    return made;
+  }
   return Error(ErrorCode::no_space, "PageBuffer::create").reason("no host memory").wanted(made.size_);
 }
 
