@@ -161,6 +161,27 @@ TEST(SaveCheckpoint, RefusesToReplaceOne) {
   EXPECT_EQ(loaded.digest, result.digest);
 }
 
+TEST(SaveCheckpoint, LeavesThePartThatAnotherProcessHas) {
+  const ScratchDirectory scratch;
+  const auto part = scratch.path() / "checkpoints" / "global_step1" / "rank0000";
+  std::filesystem::create_directories(part);
+  std::ofstream(part / "tensors0") << "of the other";
+  const auto lock = tiers::real_file_system().lock(part).value();
+  std::size_t refused = 0;
+  const auto save = [&](Engine& engine, std::uint32_t) -> Result<void> {
+    const auto saved = engine.save_checkpoint(scratch.path() / "checkpoints");
+    if (!saved) ++refused;
+    EXPECT_EQ(saved.has_value(), engine.completed_steps() != 1);
+    return ok();
+  };
+  const RunOptions options = small_run(1);
+  const RunResult result = train(saving(options, scratch.path() / "run", save));
+
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_EQ(refused, 1u);
+  EXPECT_EQ(text_of(part / "tensors0"), "of the other");
+}
+
 /// Whether the checkpoint shares storage with the durable directory.
 bool is_cloned_on(const std::filesystem::path& directory) {
   bool cloned = false;

@@ -14,20 +14,14 @@ namespace {
 
 constexpr const char *saving = "Engine::save_checkpoint", *loading = "Engine::load_checkpoint";
 
-/// Copies this rank's part of a commit, and returns what was copied.
-Result<CopiedCommit> copy_own(RankDirectory& to, const Manifest& committed) {
-  PENSTOCK_TRY_ASSIGN(const auto generations, to.generations(committed.engine));
-  if (!generations.empty()) {
-    return Error(ErrorCode::already_exists, saving)
-        .object(to.path(0).string())
-        .reason("there is a checkpoint of this step")
-        .advice("save after another step, or name another directory");
-  }
-  PENSTOCK_TRY_ASSIGN(CopiedCommit copied,
-                      copy_commit(*to.options().files, committed,
-                                  to.path(0) / ("tensors" + std::to_string(committed.engine))));
-  PENSTOCK_TRY(to.write(copied.manifest));
-  return copied;
+/// Errors: already_exists.
+Result<void> check_new(const RankDirectory& part, std::uint32_t engine) {
+  PENSTOCK_TRY_ASSIGN(const auto generations, part.generations(engine));
+  if (generations.empty()) return ok();
+  return Error(ErrorCode::already_exists, saving)
+      .object(part.path(0).string())
+      .reason("there is a checkpoint of this step")
+      .advice("save after another step, or name another directory");
 }
 
 }  // namespace
@@ -42,18 +36,22 @@ Result<SavedCheckpoint> EngineState::save_checkpoint(const std::filesystem::path
   CheckpointDirectory checkpoints({durable.files, directory, durable.rank, durable.deadline});
   saved.path = checkpoints.path_of(context_.completed_steps);
 
+  bool is_own = false;  // what is in this rank's part
   const auto copy = [&]() -> Result<void> {
-    PENSTOCK_TRY_ASSIGN(const auto to, checkpoints.open(context_.completed_steps));
+    PENSTOCK_TRY_ASSIGN(const auto part, checkpoints.open(context_.completed_steps));
+    PENSTOCK_TRY(check_new(*part, engine));
+    is_own = true;
     PENSTOCK_TRY_ASSIGN(const Manifest committed, manifest_of(durable, engine, *commits_->last()));
-    PENSTOCK_TRY_ASSIGN(const CopiedCommit copied, copy_own(*to, committed));
+    PENSTOCK_TRY_ASSIGN(
+        const CopiedCommit copied,
+        copy_commit(*durable.files, committed, part->path(0) / ("tensors" + std::to_string(engine))));
     saved.cloned = copied.cloned;
     saved.written = copied.written;
-    return ok();
+    return part->write(copied.manifest);
   };
   const Result<void> copied = copy();
   if (auto agreed = agree_on_outcome(context_, saving, copied); !agreed) {
     // Peers may have their parts; without this rank's it is no checkpoint.
-    const bool is_own = copied || copied.error().code() != ErrorCode::already_exists;
     if (is_own) checkpoints.remove_own(context_.completed_steps, engine);
     return agreed.error();
   }
