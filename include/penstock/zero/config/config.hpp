@@ -191,7 +191,7 @@ struct Config {
   /// Notes for the user: keys without effect, defaults used for "auto" or instead of DeepSpeed's.
   std::vector<std::string> notes;
 
-  /// Reads only the text; check_paths() checks the directories of `nvme_path`.
+  /// Reads only the text; check_paths() checks the directories.
   ///
   /// Errors: not_found and permission, of the file; invalid_config, whose notes list every error, or the first of the
   /// syntax; invalid_argument, when `world_size` is 0.
@@ -205,8 +205,9 @@ struct Config {
   [[nodiscard]] const std::vector<std::filesystem::path>& swap_directories() const;
   [[nodiscard]] bool is_durable() const { return !penstock.durable_directories.empty(); }
 
-  /// Checks that this process can create a file, which it removes, in every directory of `nvme_path`. Blocks, for at
-  /// most PenstockConfig::io_deadline_seconds for each directory, also if both offload blocks name it.
+  /// Checks that this process can create a file, which it removes, in every directory of `nvme_path`, or of a durable
+  /// run in every durable directory, or in the one above if that is to be made. Blocks, for at most
+  /// PenstockConfig::io_deadline_seconds for each directory, also if both offload blocks name it.
   ///
   /// Errors: invalid_config, whose notes name every directory that cannot be used.
   [[nodiscard]] Result<void> check_paths() const;
