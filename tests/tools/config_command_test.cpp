@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <json/json.h>
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -90,6 +91,46 @@ TEST_F(ConfigCheckOf, SaysWhatALineSaysWhereItsValueIsAnother) {
   EXPECT_NE(adam_w.out.find("\"type\": \"AdamW\"  // line 1\n"), std::string::npos) << adam_w.out;
   EXPECT_NE(adam.out.find("\"type\": \"AdamW\"  // line 1, which says \"Adam\"\n"), std::string::npos)
       << adam.out;
+}
+
+TEST_F(ConfigCheckOf, PrintsWhatIsUsedForKeysThatAreNotGiven) {
+  const auto result =
+      run_penstock({"config", "check", file(R"({"train_batch_size": 8, "bf16": {"enabled": true},
+      "penstock": {"state_format": "split_bf16"}, "zero_optimization": {"stage": 3,
+      "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "nvme", "nvme_path": "/tmp"}}})")});
+
+  EXPECT_EQ(result.status, 0) << result.err;
+  for (const char* line : {"    \"overlap_comm\": true,  // derived from zero_optimization.stage\n",
+                           "    \"tile_elements\": 524288,  // derived from penstock.state_format, "
+                           "zero_optimization.offload_optimizer.device\n",
+                           "    // \"path_weights\": measured at start  // default\n",
+                           "    // \"reduction\": native over NCCL, else exact  // default\n",
+                           "    // \"type\": none: the learning rate is constant  // default\n"}) {
+    EXPECT_NE(result.out.find(line), std::string::npos) << line << result.out;
+  }
+  for (const char* foreign : {"muon_lr", "cycle_min_lr", "sub_group_size", "buffer_count"})
+    EXPECT_EQ(result.out.find(foreign), std::string::npos) << foreign << result.out;
+}
+
+TEST_F(ConfigCheckOf, LeavesOutKeysThatActOnNothing) {
+  const auto host = run_penstock({"config", "check", file(R"({"train_batch_size": 8})")});
+  const auto as_json = run_penstock({"config", "check", file(R"({"train_batch_size": 8})"), "--json"});
+  const auto muon =
+      run_penstock({"config", "check", file(R"({"train_batch_size": 8, "optimizer": {"type": "Muon"}})")});
+
+  EXPECT_NE(
+      host.out.find("// \"tile_elements\": 3 MiB of the state format; of states that a GPU keeps 192 MiB"),
+      std::string::npos)
+      << host.out;
+  EXPECT_EQ(host.out.find("path_weights"), std::string::npos) << host.out;
+  EXPECT_EQ(host.out.find("nvme_path"), std::string::npos) << host.out;
+  const Json::Value json = as_json.json();
+  const auto is_reduction = [](const Json::Value& row) { return row["key"] == "penstock.reduction"; };
+  const auto row = std::find_if(json["origins"].begin(), json["origins"].end(), is_reduction);
+  ASSERT_NE(row, json["origins"].end()) << as_json.out;
+  EXPECT_EQ((*row)["in_words"], "native over NCCL, else exact");
+  EXPECT_FALSE(json["penstock"].isMember("reduction")) << as_json.out;
+  EXPECT_NE(muon.out.find("// \"muon_lr\": lr  // default\n"), std::string::npos) << muon.out;
 }
 
 TEST_F(ConfigCheckOf, PrintsNotesAndErrorsAsJsonToo) {

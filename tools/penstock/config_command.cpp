@@ -3,6 +3,7 @@
 #include "command.hpp"
 #include "config_page.hpp"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -17,32 +18,37 @@ struct CheckOptions {
   bool here = false, as_json = false;
 };
 
-Json::Value effective(const zero::ConfigFile& file) {
-  Json::Value json;
-  std::istringstream(file.config.to_json()) >> json;
-  return json;
-}
-
 void print_with_origins(const zero::ConfigFile& file) {
-  Json::Value json = effective(file);
+  Json::Value json, rows(Json::arrayValue);
   for (const zero::KeyOrigin& origin : file.origins) {
-    Json::Value& row = json["origins"].append(Json::objectValue);
+    Json::Value& row = rows.append(Json::objectValue);
     row["key"] = origin.path;
     row["from"] = origin.from();
+    if (origin.value.empty())
+      row["in_words"] = origin.in_words;
+    else
+      std::istringstream(origin.value) >> Json::Path(origin.path).make(json);
   }
+  json["origins"] = rows;
   json["notes"] = Json::Value(Json::arrayValue);
   for (const std::string& note : file.config.notes) json["notes"].append(note);
   print_json(json);
 }
 
-/// Prints the members of an object, each value with a comment that says where it comes from.
-void print_commented(const Json::Value& object, const std::string& block,
-                     const std::map<std::string, const zero::KeyOrigin*>& origins,
+using Origins = std::map<std::string, const zero::KeyOrigin*>;
+
+/// Prints the members of an object, each value with a comment that says where it comes from. What has no value is a
+/// comment as a whole.
+void print_commented(const Json::Value& object, const std::string& block, const Origins& origins,
                      const std::string& indentation) {
   const auto names = object.getMemberNames();
+  const auto is_read = [&](const std::string& name) {
+    return object[name].isObject() || !origins.at(block + name)->value.empty();
+  };
+  const auto last_read = std::find_if(names.rbegin(), names.rend(), is_read);
   for (const std::string& name : names) {
     const std::string path = block + name;
-    const char* const comma = name == names.back() ? "" : ",";
+    const char* const comma = last_read != names.rend() && name == *last_read ? "" : ",";
     if (object[name].isObject()) {
       fmt::print("{}\"{}\": {{\n", indentation, name);
       print_commented(object[name], path + ".", origins, indentation + "  ");
@@ -50,6 +56,10 @@ void print_commented(const Json::Value& object, const std::string& block,
       continue;
     }
     const zero::KeyOrigin& origin = *origins.at(path);
+    if (!is_read(name)) {
+      fmt::print("{}// \"{}\": {}  // {}\n", indentation, name, origin.in_words, origin.from());
+      continue;
+    }
     const bool renamed = !origin.given_as.empty() && origin.given_as != path;
     fmt::print("{}\"{}\": {}{}  // {}{}\n", indentation, name, origin.value, comma, origin.from(),
                renamed ? ", as " + origin.given_as : "");
@@ -57,10 +67,14 @@ void print_commented(const Json::Value& object, const std::string& block,
 }
 
 void print_commented(const zero::ConfigFile& file) {
-  std::map<std::string, const zero::KeyOrigin*> origins;
-  for (const zero::KeyOrigin& origin : file.origins) origins[origin.path] = &origin;
+  Origins origins;
+  Json::Value keys;  // null, in their blocks
+  for (const zero::KeyOrigin& origin : file.origins) {
+    origins[origin.path] = &origin;
+    Json::Path(origin.path).make(keys) = Json::Value();
+  }
   fmt::print("{{\n");
-  print_commented(effective(file), "", origins, "  ");
+  print_commented(keys, "", origins, "  ");
   fmt::print("}}\n");
 }
 

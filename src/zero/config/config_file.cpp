@@ -3,10 +3,9 @@
 #include "zero/config/base64.hpp"
 #include "zero/config/check.hpp"
 #include "zero/config/config_error.hpp"
-#include "zero/config/follows_from.hpp"
 #include "zero/config/hjson.hpp"
+#include "zero/config/origins.hpp"
 #include "zero/config/rules.hpp"
-#include "zero/config/value.hpp"
 
 #include <algorithm>
 #include <array>
@@ -55,31 +54,6 @@ void report_violations(const Config& config, config::Reader& reader) {
   }
 }
 
-/// Where each value of `now` comes from.
-std::vector<KeyOrigin> origins_of(const Config& now, const config::Draft& read,
-                                  const config::Reader& reader) {
-  using enum KeyOrigin::Source;
-  const config::Draft draft = config::draft_of(now), defaults = config::draft_of({});
-  std::vector<KeyOrigin> origins;
-  for (const config::Key& key : config::schema()) {
-    if (!key.field || key.status == config::Status::deprecated) continue;
-    const Json::Value value = config::write_value(key, key.field.get(draft));
-    if (value.isNull()) continue;
-    KeyOrigin& origin =
-        origins.emplace_back(KeyOrigin{.path = std::string(key.path), .value = config::write_json(value)});
-    if (const config::Reader::Given* given = reader.given(key.path)) {
-      origin.source = given->automatic ? automatic : file;
-      origin.given_as = given->as;
-      origin.line = given->line;
-      const Json::Value said = config::write_value(key, key.field.get(read));
-      if (!given->automatic && !said.isNull() && said != value) origin.given_value = config::write_json(said);
-    } else if (value != config::write_value(key, key.field.get(defaults))) {
-      origin.source = derived;
-    }
-  }
-  return origins;
-}
-
 }  // namespace
 
 std::string KeyOrigin::from() const {
@@ -120,7 +94,7 @@ Result<ConfigFile> ConfigFile::parse(std::string_view text, const std::string& n
   report_violations(draft.config, reader);
   if (!problems.empty()) return refuse(std::move(problems));
   draft.config.notes = reader.take_notes();
-  std::vector<KeyOrigin> origins = origins_of(draft.config, read, reader);
+  std::vector<KeyOrigin> origins = config::origins_of(draft.config, read, reader);
   if (options.explain) config::name_sources(origins, root, lines, reader, options);
   return ConfigFile{std::move(draft.config), std::move(origins)};
 }

@@ -321,4 +321,12 @@ Draft draft_of(const Config& config) {
           .tiles_in_flight = config.penstock.tiles_in_flight};
 }
 
+Draft effective_draft_of(Config config) {
+  config.overlap_comm = config.overlaps_communication();
+  // A device with memory of its own has longer tiles for states that it keeps.
+  if (config.offload_optimizer.device != OffloadDevice::none)
+    config.penstock.tile_elements = config.penstock.tile();
+  return draft_of(config);
+}
+
 }  // namespace penstock::zero::config

@@ -15,4 +15,8 @@ void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size);
 /// The draft from which apply_rules() would make this configuration.
 [[nodiscard]] Draft draft_of(const Config& config);
 
+/// The same with what the engine makes of a value that the configuration leaves open, where only the configuration
+/// decides that.
+[[nodiscard]] Draft effective_draft_of(Config config);
+
 }  // namespace penstock::zero::config

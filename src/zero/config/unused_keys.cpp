@@ -154,13 +154,21 @@ void note_unused_overflow_check(const Config& config, Reader& reader) {
 
 }  // namespace
 
+const char* why_unused(std::string_view path, const Draft& draft) {
+  for (const Rule& rule : rules) {
+    if (rule.key == path && rule.is_unused(draft)) return rule.reason;
+  }
+  return nullptr;
+}
+
 void note_unused_keys(const Draft& draft, Reader& reader) {
   std::string_view noted;  // once for each key
   for (const Rule& rule : rules) {
     const Reader::Given* const given = reader.given(rule.key);
     if (given == nullptr || given->automatic || rule.key == noted) continue;
-    if (!rule.is_unused(draft) || is_default(*find_key(rule.key), draft)) continue;
-    reader.note(rule.key, std::string("has no effect: ") + rule.reason);
+    const char* const reason = why_unused(rule.key, draft);
+    if (reason == nullptr || is_default(*find_key(rule.key), draft)) continue;
+    reader.note(rule.key, std::string("has no effect: ") + reason);
     noted = rule.key;
   }
   note_unused_overflow_check(draft.config, reader);

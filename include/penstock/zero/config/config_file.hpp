@@ -19,8 +19,9 @@ struct KeyOrigin {
     default_value,  ///< not given
   };
 
-  std::string path;   ///< "zero_optimization.stage"
-  std::string value;  ///< as JSON
+  std::string path;           ///< "zero_optimization.stage"
+  std::string value;          ///< as JSON; empty where only the start of a run decides it
+  std::string in_words = {};  ///< of a key without a value: "measured at start"
   Source source = Source::default_value;
   std::string
       given_as;  ///< the path as the file spells it: another name of the key, maybe; empty if not given
@@ -46,7 +47,9 @@ struct ConfigFile {
   };
 
   Config config;
-  std::vector<KeyOrigin> origins;  ///< of every key that has a value, in the order of config_keys()
+  /// Of every supported key that says something about this configuration, in the order of config_keys(). Their values
+  /// are those of Config::to_json(), and what the engine uses for overlap_comm and tile_elements where not given.
+  std::vector<KeyOrigin> origins;
 
   /// Reads a file of at most 16 MiB. Errors: as Config::from_file().
   [[nodiscard]] static Result<ConfigFile> read(const std::filesystem::path& file, const Options& options);
