@@ -133,6 +133,45 @@ TEST_F(ConfigCheckOf, LeavesOutKeysThatActOnNothing) {
   EXPECT_NE(muon.out.find("// \"muon_lr\": lr  // default\n"), std::string::npos) << muon.out;
 }
 
+TEST_F(ConfigCheckOf, PrintsWhatFollowsFromOtherKeysOfTheirBlock) {
+  const auto warmup = run_penstock({"config", "check", file(R"({"train_batch_size": 8,
+      "optimizer": {"type": "Adam", "params": {"lr": 0.25}}, "scheduler": {"type": "WarmupLR",
+      "params": {"warmup_max_lr": "auto"}}})")});
+  const auto cycle = run_penstock({"config", "check", file(R"({"train_batch_size": 8,
+      "optimizer": {"type": "Adam"}, "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1,
+      "cycle_max_lr": 0.2, "cycle_first_step_size": 7}}})")});
+
+  EXPECT_NE(warmup.out.find("\"warmup_max_lr\": 0.25,  // line 3 (auto)\n"), std::string::npos) << warmup.out;
+  EXPECT_NE(cycle.out.find("\"cycle_second_step_size\": 7,  // derived from "), std::string::npos)
+      << cycle.out;
+}
+
+TEST_F(ConfigCheckOf, NamesWhatDecidesWhereOneKeySaysItForAnother) {
+  const auto result = run_penstock({"config", "check", file(R"({"train_batch_size": 8,
+      "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": null,
+      "bf16": {"enabled": true, "bf16_master_weights_and_grads": true}, "wandb": {"enabled": false},
+      "zero_optimization": {"stage": 2, "overlap_comm": null, "sub_group_size": 1e9,
+      "offload_optimizer": {"device": "cpu"}}})")});
+
+  EXPECT_EQ(result.status, 0) << result.err;
+  for (const char* line :
+       {"\"gradient_accumulation_steps\": 2,  // derived from train_batch_size, "
+        "train_micro_batch_size_per_gpu\n",
+        "\"overlap_comm\": false,  // default\n",
+        "// \"sub_group_size\": 1000000000, see penstock.tile_elements  // line 4\n",
+        "// \"state_format\": moments  // derived from bf16.bf16_master_weights_and_grads, bf16.enabled\n"}) {
+    EXPECT_NE(result.out.find(line), std::string::npos) << line << result.out;
+  }
+}
+
+TEST_F(ConfigCheckOf, NamesTheOldFormOfTheStage) {
+  const auto result =
+      run_penstock({"config", "check", file(R"({"train_batch_size": 8, "zero_optimization": true})")});
+
+  EXPECT_NE(result.out.find("\"stage\": 1  // line 1, as zero_optimization\n"), std::string::npos)
+      << result.out;
+}
+
 TEST_F(ConfigCheckOf, PrintsNotesAndErrorsAsJsonToo) {
   const auto noted = run_penstock(
       {"config", "check", file(R"({"train_batch_size": 8, "fp16": {"hysteresis": 4}})"), "--json"});
@@ -191,6 +230,20 @@ TEST(ConfigCheck, TakesTheTextInBase64AsDeepSpeedDoes) {
   const auto wrong = run_penstock({"config", "check", "eyJ0cmFpbl9iYXRjaF9zaXplIjogOH0"});
   EXPECT_NE(wrong.err.find("eyJ0cmFpbl9iYXRjaF9zaXplIjogOH0"), std::string::npos) << wrong.err;
   EXPECT_EQ(wrong.status, 2);
+}
+
+TEST(ConfigCheck, TakesANameOfNoFileForNoBase64) {
+  const auto result = run_penstock({"config", "check", "abcd"});  // of bytes that are no text
+
+  EXPECT_EQ(result.status, 2);
+  EXPECT_NE(result.err.find("not found"), std::string::npos) << result.err;
+}
+
+TEST(ConfigCheck, NamesACommandThatThereIsNot) {
+  const auto result = run_penstock({"config", "chek", "file.json"});
+
+  EXPECT_EQ(result.status, 2);
+  EXPECT_EQ(result.err, "error: penstock config has no command chek\n  try     penstock config --help\n");
 }
 
 TEST(ConfigCheck, PrintsEveryErrorAndNothingElse) {

@@ -47,8 +47,7 @@ constexpr Difference differences[] = {
      "ignored",
      "an error with the nearest spelling; `config check --lenient` makes those of others' blocks notes"},
     {"`\"auto\"`", "each library in front of it fills in values",
-     "the default; refused for keys without one, such "
-     "as batch sizes and numbers of steps"},
+     "the default; refused for batch sizes and numbers of steps, and where no library fills it in"},
     {"OneCycle's `cycle_min_mom` and `cycle_max_mom` of 1", "accepted",
      "refused, unless `cycle_momentum` is false"},
     {"`gradient_clipping` and `loss_scale` that are 0 in single precision only", "accepted", "refused"},

@@ -48,7 +48,7 @@ void check_precision(const Config& config, Violations& violations) {
   }
   if (config.grad_accum_dtype != config.dtype && config.grad_accum_dtype != DType::fp32) {
     violations.push_back({{"data_types.grad_accum_dtype", "bf16.enabled", "fp16.enabled"},
-                          "not supported yet; only fp32 and the type of the parameters are, " + dtype});
+                          "not supported yet; only fp32 and " + dtype + ", the type of the parameters, are"});
   }
 }
 
@@ -101,7 +101,7 @@ void check_masters(const Config& config, Violations& violations) {
 /// What only Adam has.
 void check_other_optimizer(const Config& config, Violations& violations) {
   const cpu_adam::Optimizer type = config.optimizer.type;
-  const std::string name(to_string(type));
+  const std::string name = name_of(config.optimizer);
   const auto refuse = [&](std::string_view key, std::string message) {
     violations.push_back({{key, "optimizer.type"}, std::move(message)});
   };
@@ -202,7 +202,8 @@ void check_offload(const Config& config, Violations& violations) {
                              optimizer_device = "zero_optimization.offload_optimizer.device",
                              optimizer_path = "zero_optimization.offload_optimizer.nvme_path";
   const auto check_given = [&](const OffloadConfig& offload, std::string_view device, std::string_view path) {
-    if (offload.device != OffloadDevice::nvme || !offload.nvme_paths.empty()) return true;
+    if (offload.device != OffloadDevice::nvme || !offload.nvme_paths.empty() || config.is_durable())
+      return true;
     violations.push_back({{device, path}, "\"nvme\" needs nvme_path, a directory or a list of directories"});
     return false;
   };
@@ -213,7 +214,8 @@ void check_offload(const Config& config, Violations& violations) {
                      check_given(config.offload_optimizer, optimizer_device, optimizer_path);
   const bool both = config.offload_param.device == OffloadDevice::nvme &&
                     config.offload_optimizer.device == OffloadDevice::nvme;
-  if (both && given && config.offload_param.nvme_paths != config.offload_optimizer.nvme_paths) {
+  if (both && given && !config.is_durable() &&
+      config.offload_param.nvme_paths != config.offload_optimizer.nvme_paths) {
     violations.push_back(
         {{optimizer_path, param_path},
          "offload_param and offload_optimizer name different directories; give both the same "

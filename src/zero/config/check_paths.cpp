@@ -37,7 +37,8 @@ Refusal examine(const std::filesystem::path& directory) {
     return {"does not exist", create, /*is_missing=*/true};
   // Not "does not exist": a parent directory may be closed to this user, or the drive may have failed.
   if (error) return refusal("cannot be examined", error.value());
-  if (!std::filesystem::is_directory(status)) return {"is not a directory", create};
+  if (!std::filesystem::is_directory(status))
+    return {"is not a directory", "name a directory on the drive for the swap files"};
   // Only an attempt tells: procfs grants the permission to write and creates no file.
   const auto file = tiers::real_file_system().create_scratch(directory, 4_KiB, tiers::DirectIo::off);
   if (file) return {};
@@ -74,10 +75,13 @@ Result<void> Config::check_paths() const {
     if (is_new) found->second = refusal_of(directory, std::chrono::seconds(penstock.io_deadline_seconds));
     return found->second;
   };
-  const auto check = [&](const std::string& key, const std::filesystem::path& directory) {
+  // `named`: by the key, where the run makes that in `directory`.
+  const auto check = [&](const std::string& key, const std::filesystem::path& directory,
+                         const std::filesystem::path& named = {}) {
     const Refusal& refused = refusal_of_known(directory);
     if (refused.why.empty()) return;
-    error = std::move(error).note(key + ": " + directory.string() + " " + refused.why);
+    const std::string cannot = named.empty() ? "" : named.string() + " cannot be made: ";
+    error = std::move(error).note(key + ": " + cannot + directory.string() + " " + refused.why);
     advice.insert(refused.advice);
   };
   const auto check_offload = [&](const OffloadConfig& offload, const std::string& key) {
@@ -88,9 +92,12 @@ Result<void> Config::check_paths() const {
   check_offload(offload_param, "offload_param");
   check_offload(offload_optimizer, "offload_optimizer");
   for (const std::filesystem::path& directory : penstock.durable_directories) {
-    // The run makes it in the one above.
-    check("penstock.durable_directory",
-          refusal_of_known(directory).is_missing ? above(directory) : directory);
+    const std::string key = "penstock.durable_directory";
+    if (refusal_of_known(directory).is_missing) {
+      check(key, above(directory), directory);
+    } else {
+      check(key, directory);
+    }
   }
   if (advice.empty()) return ok();
   std::string all;

@@ -77,15 +77,20 @@ Result<ConfigFile> ConfigFile::parse(std::string_view text, const std::string& n
   const auto refuse = [&](std::vector<Problem> problems) {
     return config::to_error("ConfigFile::parse", name, std::move(problems));
   };
-  if (const auto nul = text.find('\0'); nul != text.npos) {
-    return refuse({{.text = "byte " + std::to_string(nul) + " is NUL: it is no text"}});
-  }
+  const config::LineIndex lines(text);
+  const auto refuse_byte = [&](std::size_t byte, const char* what) {
+    return refuse({{.line = lines.line_of(static_cast<std::ptrdiff_t>(byte)),
+                    .text = "byte " + std::to_string(byte) + what}});
+  };
+  if (const auto nul = text.find('\0'); nul != text.npos) return refuse_byte(nul, " is NUL: it is no text");
+  if (const auto bad = config::first_not_utf8(text)) return refuse_byte(*bad, " is not UTF-8");
   std::vector<Problem> problems;
   const Json::Value root = config::parse_hjson(text, problems);
-  if (problems.empty() && !root.isObject()) problems.push_back({.text = "wanted an object of keys"});
+  if (problems.empty() && !root.isObject())
+    problems.push_back(
+        {.text = root.isArray() ? "wanted an object of keys, got a list" : "wanted an object of keys"});
   if (!problems.empty()) return refuse(std::move(problems));
 
-  const config::LineIndex lines(text);
   config::Reader reader(lines, options.lenient, problems);
   config::Draft draft;
   reader.read(root, draft);
@@ -100,6 +105,11 @@ Result<ConfigFile> ConfigFile::parse(std::string_view text, const std::string& n
 }
 
 Result<ConfigFile> ConfigFile::read(const std::filesystem::path& file, const Options& options) {
+  if (file.native().find('\0') != std::string::npos) {
+    return Error::invalid_argument("ConfigFile::read")
+        .object("file")
+        .reason("the name has a NUL character, at which it would end");
+  }
   PENSTOCK_TRY_ASSIGN(const std::string text, read_all(file));
   return parse(text, file.string(), options);
 }
@@ -108,7 +118,8 @@ Result<ConfigFile> ConfigFile::of_argument(const std::string& argument, const Op
   std::error_code error;
   const bool exists = std::filesystem::exists(argument, error);
   const auto text = exists ? std::nullopt : config::decode_base64_url(argument);
-  return text ? parse(*text, "the configuration in base64", options) : read(argument, options);
+  const bool is_text = text && text->find('\0') == text->npos && !config::first_not_utf8(*text);
+  return is_text ? parse(*text, "the configuration in base64", options) : read(argument, options);
 }
 
 Result<Config> Config::from_text(std::string_view text, const std::string& name, std::uint32_t world_size) {

@@ -5,7 +5,7 @@
 #include "zero/config/value.hpp"
 
 #include <algorithm>
-#include <span>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -35,20 +35,38 @@ Draft meaning_of(const Json::Value& root, const LineIndex& lines, const ConfigFi
   return effective_draft_of(draft.config);
 }
 
-/// Whether a key without a value says nothing about this configuration.
-bool is_foreign(const Key& key, const Draft& draft) {
-  constexpr std::string_view of_another_key[] = {
-      "zero_optimization.sub_group_size",                  // penstock.tile_elements has it
-      "zero_optimization.offload_optimizer.buffer_count",  // penstock.tiles_in_flight has it
-  };
-  constexpr std::string_view of_muon[] = {"optimizer.params.muon_lr", "optimizer.params.adam_lr"};
-  const auto is_among = [&](std::span<const std::string_view> paths) {
-    return std::find(paths.begin(), paths.end(), key.path) != paths.end();
-  };
-  if (is_among(of_muon)) return draft.config.optimizer.type != cpu_adam::Optimizer::muon;
-  const bool is_of_another_type =
-      key.path.starts_with("optimizer.params.") || key.path.starts_with("scheduler.params.");
-  return is_of_another_type || is_among(of_another_key) || why_unused(key.path, draft) != nullptr;
+/// The key that says what this one asks for; null if it does so itself.
+const char* key_instead_of(std::string_view path) {
+  if (path == "zero_optimization.sub_group_size") return "penstock.tile_elements";
+  if (path == "zero_optimization.offload_optimizer.buffer_count") return "penstock.tiles_in_flight";
+  return nullptr;
+}
+
+/// Whether a key without a value says something about this configuration.
+bool concerns(const Key& key, const Draft& draft) {
+  if (key.path.starts_with("scheduler.params.")) return false;  // of another type
+  if (key.path.starts_with("optimizer.params."))
+    return key.path.ends_with("_lr") && draft.config.optimizer.type == cpu_adam::Optimizer::muon;
+  return why_unused(key.path, draft) == nullptr;
+}
+
+/// A value, or words.
+struct Shown {
+  std::string value, words;
+  bool operator==(const Shown&) const = default;
+};
+
+/// What a key says in this configuration; nothing if that is nothing. `said`: by the file, before the rules; or null.
+std::optional<Shown> shown(const Key& key, const Draft& draft, const Json::Value& said) {
+  if (const auto value = key.field.get(draft)) return Shown{.value = write_json(write_value(key, value))};
+  if (const char* const instead = key_instead_of(key.path)) {
+    if (said.isNull()) return std::nullopt;
+    return Shown{.words = write_json(said) + ", see " + instead};
+  }
+  if (key.path == "penstock.state_format")  // that of 16-bit masters
+    return Shown{.words = std::string(to_string(draft.config.penstock.state_format))};
+  if (!concerns(key, draft)) return std::nullopt;
+  return Shown{.words = std::string(key.unset)};
 }
 
 }  // namespace
@@ -59,22 +77,23 @@ std::vector<KeyOrigin> origins_of(const Config& now, const Draft& read, const Re
   std::vector<KeyOrigin> origins;
   for (const Key& key : schema()) {
     if (!key.field || key.status == Status::deprecated) continue;
-    const Json::Value value = write_value(key, key.field.get(draft));
-    if (value.isNull() && is_foreign(key, draft)) continue;
-    KeyOrigin& origin = origins.emplace_back(KeyOrigin{.path = std::string(key.path)});
-    if (value.isNull())
-      origin.in_words = key.unset;
-    else
-      origin.value = write_json(value);
-    if (const Reader::Given* given = reader.given(key.path)) {
+    const Reader::Given* const given = reader.given(key.path);
+    const bool has_value = given != nullptr && !given->automatic && !given->is_null;
+    const Json::Value said = has_value ? write_value(key, key.field.get(read)) : Json::Value();
+    const auto now_shown = shown(key, draft, said);
+    if (!now_shown) continue;
+    KeyOrigin& origin = origins.emplace_back(
+        KeyOrigin{.path = std::string(key.path), .value = now_shown->value, .in_words = now_shown->words});
+    if (given != nullptr && !given->is_null) {
       origin.source = given->automatic ? automatic : file;
       origin.given_as = given->as;
       origin.line = given->line;
-      const Json::Value said = write_value(key, key.field.get(read));
-      if (!given->automatic && !said.isNull() && said != value) origin.given_value = write_json(said);
-    } else if (value != write_value(key, key.field.get(defaults))) {
-      origin.source = derived;
+      const bool says_other = !said.isNull() && !origin.value.empty() && write_json(said) != origin.value;
+      if (says_other) origin.given_value = write_json(said);
+      continue;
     }
+    const bool is_unset = now_shown->value.empty() && now_shown->words == key.unset;
+    if (!is_unset && now_shown != shown(key, defaults, {})) origin.source = derived;
   }
   return origins;
 }
@@ -90,7 +109,7 @@ void name_sources(std::vector<KeyOrigin>& origins, const Json::Value& root, cons
     for (KeyOrigin& origin : origins) {
       if (!is_derived(origin)) continue;
       const Key& derived = *find_key(origin.path);
-      if (write_json(write_value(derived, derived.field.get(draft))) != origin.value)
+      if (shown(derived, draft, {}) != Shown{.value = origin.value, .words = origin.in_words})
         origin.follows_from.push_back(path);
     }
   }

@@ -56,9 +56,9 @@ void Reader::report(std::string_view path, std::string text) {
 
 bool Reader::has_problem(std::string_view path) const {
   const auto given = given_.find(path);
-  return given != given_.end() &&
-         std::any_of(problems_.begin(), problems_.end(),
-                     [&](const Problem& problem) { return problem.path == given->second.as; });
+  const std::string_view as = given == given_.end() ? path : std::string_view(given->second.as);
+  return std::any_of(problems_.begin(), problems_.end(),
+                     [&](const Problem& problem) { return problem.path == as; });
 }
 
 const Reader::Given* Reader::given(std::string_view path) const {
@@ -94,6 +94,11 @@ void Reader::read_block(const Json::Value& object, const std::string& prefix, Dr
     const std::uint32_t line = lines_.line_of(json.getOffsetStart());
     const std::string path = prefix + name;
 
+    if (name.find('.') != std::string::npos) {
+      problems_.push_back({printable(path), line,
+                           "unknown key: no name has a dot; write nested objects, {\"a\": {\"b\": 1}}"});
+      continue;
+    }
     const Alias* alias = find_alias(path);
     const Key* key = find_key(alias != nullptr ? alias->stands_for : std::string_view(path));
     if (key == nullptr) {
@@ -116,7 +121,10 @@ void Reader::read_block(const Json::Value& object, const std::string& prefix, Dr
 
 void Reader::read_key(const Key& key, const Json::Value& json, Draft& draft) {
   if (key.status == Status::removed) return report(key.path, std::string(key.help));
-  if (json.isNull() && key.nullable) return;
+  if (json.isNull() && key.nullable) {
+    given_.find(key.path)->second.is_null = true;
+    return;
+  }
   const bool is_top_level = block_of(key.path).empty();
   if (json.isString() && json.asString() == "auto" && !(key.is_object() && is_top_level)) {
     if (!key.has_default) return report(key.path, "\"auto\" has no meaning here; give a value");
@@ -129,6 +137,7 @@ void Reader::read_key(const Key& key, const Json::Value& json, Draft& draft) {
   if (key.path == "zero_optimization" && json.isBool()) {
     // DeepSpeed's first form of the key.
     draft.config.stage = json.asBool() ? 1 : 0;
+    given_.emplace("zero_optimization.stage", given_.find(key.path)->second);
     return note(key.path, "deprecated, use an object with \"stage\": " + std::to_string(draft.config.stage));
   }
 
@@ -151,7 +160,10 @@ void Reader::read_key(const Key& key, const Json::Value& json, Draft& draft) {
 }
 
 void Reader::read_feature(const Key& key, const Json::Value& json) {
-  if (!json.isObject()) return report(key.path, "not supported yet; leave it out");
+  if (!json.isObject()) {
+    const bool is_unused = key.status == Status::no_effect;
+    return report(key.path, is_unused ? read_value(key, json).error() : "not supported yet; leave it out");
+  }
   const auto members = choices_of(key);
   bool known = true;
   for (const std::string& name : json.getMemberNames()) {

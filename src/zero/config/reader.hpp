@@ -35,6 +35,7 @@ class Reader {
     std::string as;  ///< the path as the file spells it
     std::uint32_t line = 0;
     bool automatic = false;  ///< as "auto"
+    bool is_null = false;
   };
   /// Null if the file does not have the key with this canonical path.
   [[nodiscard]] const Given* given(std::string_view path) const;

@@ -15,6 +15,8 @@ constexpr std::uint64_t batch_max = 0xffffffff;
 constexpr const char *adam = "Adam", *adam_w = "AdamW", *lion = "Lion", *adagrad = "Adagrad",
                      *custom = "Custom", *muon = "Muon";
 
+}  // namespace
+
 const char* name_of(const OptimizerConfig& optimizer) {
   switch (optimizer.type) {
     case cpu_adam::Optimizer::adam:
@@ -29,18 +31,25 @@ const char* name_of(const OptimizerConfig& optimizer) {
   return "unknown";
 }
 
+namespace {
+
 constexpr std::string_view batch_keys[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
                                            "gradient_accumulation_steps"};
 
-/// In which way the parts do not multiply to `total`. `divided` is the key of the part that is a quotient, or empty;
-/// its number is in no file.
-std::string not_product(const std::string& total, std::uint64_t micro, std::uint64_t steps,
-                        std::uint32_t world_size, std::string_view divided) {
+/// `divided` is the key of the part that is a quotient, or empty; its number is in no file.
+std::string product_of(std::uint64_t micro, std::uint64_t steps, std::uint32_t world_size,
+                       std::string_view divided) {
   const auto part = [&](std::string_view key, std::uint64_t value) {
     return key == divided ? std::string(key) : std::to_string(value) + " (" + std::string(key) + ")";
   };
-  const std::string product = part(batch_keys[1], micro) + " * " + part(batch_keys[2], steps) + " * " +
-                              std::to_string(world_size) + " (ranks)";
+  return part(batch_keys[1], micro) + " * " + part(batch_keys[2], steps) + " * " +
+         std::to_string(world_size) + " (ranks)";
+}
+
+/// In which way the parts do not multiply to `total`.
+std::string not_product(const std::string& total, std::uint64_t micro, std::uint64_t steps,
+                        std::uint32_t world_size, std::string_view divided) {
+  const std::string product = product_of(micro, steps, world_size, divided);
   if (divided.empty()) return total + " is not " + product;
   return "no integer " + std::string(divided) + " makes " + product + " equal to " + total;
 }
@@ -79,11 +88,14 @@ void apply_batch_sizes(Draft& draft, Reader& reader, std::uint32_t world_size) {
   const bool equal = fits && *micro > 0 && *steps > 0 && *micro * *steps <= batch_max &&
                      *micro * *steps * world_size == *train;
   if (!equal) {
-    const std::string total = fits ? std::to_string(*train) : "more than 4294967295";
+    const std::string total = std::to_string(*train);
     const auto first_given = std::find_if(std::begin(batch_keys), std::end(batch_keys),
                                           [&](auto name) { return reader.was_given(name); });
-    return reader.report(*first_given, "train_batch_size is not the product of its parts: " +
-                                           not_product(total, *micro, *steps, world_size, divided));
+    return reader.report(
+        *first_given, fits ? "train_batch_size is not the product of its parts: " +
+                                 not_product(total, *micro, *steps, world_size, divided)
+                           : "the batch of a step is too large: wanted at most 4294967295 sequences, got " +
+                                 product_of(*micro, *steps, world_size, divided));
   }
   draft.config.train_batch_size = static_cast<std::uint32_t>(*train);
   draft.config.micro_batch_size = static_cast<std::uint32_t>(*micro);
@@ -97,8 +109,8 @@ void apply_communication_dtype(Draft& draft, Reader& reader) {
   const DType dtype = draft.communication_dtype.value_or(config.dtype);
   if (dtype == config.dtype) return;
   if (dtype != DType::fp32) {
-    return reader.report(key, "not supported; only fp32 and the type of the parameters are, " +
-                                  std::string(to_string(config.dtype)));
+    return reader.report(key, "not supported; only fp32 and " + std::string(to_string(config.dtype)) +
+                                  ", the type of the parameters, are");
   }
   if (config.penstock.reduction == Reduction::native) {
     return reader.report(key,
@@ -186,16 +198,16 @@ void apply_muon(Draft& draft, Reader& reader) {
   }
   if (!given(betas)) optimizer.betas = {0.9, 0.95};
   if (!given(eps)) optimizer.epsilon = 1e-10;
-  for (const std::string_view key : {std::string_view("optimizer.params.bias_correction"),
-                                     std::string_view("optimizer.params.adam_w_mode")}) {
-    if (given(key)) reader.note(key, "has no effect: groups without use_muon are updated by AdamW");
-  }
+  const char* const by_adam_w = "has no effect: groups without use_muon are updated by AdamW";
+  if (!optimizer.bias_correction) reader.note("optimizer.params.bias_correction", by_adam_w);
+  if (!draft.adam_w_mode) reader.note("optimizer.params.adam_w_mode", by_adam_w);
   optimizer.bias_correction = true;
 }
 
 /// The defaults of Lion and Adagrad are those of DeepSpeedCPULion and DeepSpeedCPUAdagrad.
-void apply_other_optimizer(OptimizerConfig& optimizer, Reader& reader) {
+void apply_other_optimizer(Draft& draft, Reader& reader) {
   using cpu_adam::Optimizer;
+  OptimizerConfig& optimizer = draft.config.optimizer;
   const auto given = [&](std::string_view key) { return reader.was_given(key); };
   constexpr std::string_view lr = "optimizer.params.lr", betas = "optimizer.params.betas",
                              eps = "optimizer.params.eps";
@@ -203,11 +215,16 @@ void apply_other_optimizer(OptimizerConfig& optimizer, Reader& reader) {
   if (optimizer.type == Optimizer::adagrad && !given(lr)) optimizer.learning_rate = 1e-2;
   if (optimizer.type == Optimizer::adagrad && !given(eps)) optimizer.epsilon = 1e-10;
   if (optimizer.type != Optimizer::lion && optimizer.type != Optimizer::adagrad) return;
-  for (const std::string_view key :
-       {optimizer.type == Optimizer::lion ? eps : betas, std::string_view("optimizer.params.bias_correction"),
-        std::string_view("optimizer.params.adam_w_mode")}) {
-    if (given(key)) reader.note(key, "has no effect: it is Adam's");
-  }
+  // A value that is Adam's default surprises no reader of the file.
+  const OptimizerConfig of_adam;
+  const auto note = [&](std::string_view key, bool is_default) {
+    if (!is_default)
+      reader.note(key, std::string("has no effect: ") + name_of(optimizer) + " has no such parameter");
+  };
+  if (optimizer.type == Optimizer::lion) note(eps, optimizer.epsilon == of_adam.epsilon);
+  if (optimizer.type == Optimizer::adagrad) note(betas, optimizer.betas == of_adam.betas);
+  note("optimizer.params.bias_correction", optimizer.bias_correction);
+  note("optimizer.params.adam_w_mode", draft.adam_w_mode);
 }
 
 void apply_optimizer(Draft& draft, Reader& reader) {
@@ -222,7 +239,7 @@ void apply_optimizer(Draft& draft, Reader& reader) {
   if (is_custom) optimizer.type = custom_with(draft.custom_moments.value_or(2));
   if (!is_custom && draft.custom_moments)
     reader.report("optimizer.params.moments", "needs optimizer.type \"Custom\", which alone it describes");
-  apply_other_optimizer(optimizer, reader);
+  apply_other_optimizer(draft, reader);
   apply_muon(draft, reader);
   const bool decoupled = (draft.optimizer_type != adam && !is_custom) || draft.adam_w_mode;
   draft.config.optimizer.decay_mode = decoupled ? cpu_adam::AdamDecay::decoupled : cpu_adam::AdamDecay::l2;
@@ -236,6 +253,10 @@ void apply_tiles(Draft& draft, Reader& reader) {
   } else if (draft.sub_group_size) {
     constexpr std::uint64_t block = cpu_adam::block_elements.value();
     const ElementCount most(std::max(block, *draft.sub_group_size / block * block));
+    if (*draft.sub_group_size < block) {
+      reader.note("zero_optimization.sub_group_size", std::to_string(*draft.sub_group_size) + " acts as " +
+                                                          std::to_string(block) + ", the smallest tile");
+    }
     if (most < penstock.tile()) penstock.tile_elements = most;
   }
   if (draft.buffer_count && draft.tiles_in_flight) {
@@ -322,6 +343,13 @@ Draft draft_of(const Config& config) {
 }
 
 Draft effective_draft_of(Config config) {
+  if (auto* const warmup = std::get_if<WarmupLR>(&config.scheduler); warmup && !warmup->warmup_max_lr)
+    warmup->warmup_max_lr = config.optimizer.learning_rate;
+  if (auto* const cycle = std::get_if<OneCycle>(&config.scheduler)) {
+    cycle->cycle_second_step_size = cycle->cycle_second_step_size.value_or(cycle->cycle_first_step_size);
+    cycle->cycle_second_stair_count =
+        cycle->cycle_second_stair_count.value_or(cycle->cycle_first_stair_count);
+  }
   config.overlap_comm = config.overlaps_communication();
   // A device with memory of its own has longer tiles for states that it keeps.
   if (config.offload_optimizer.device != OffloadDevice::none)

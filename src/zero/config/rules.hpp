@@ -12,6 +12,9 @@ void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size);
 /// Whether the parameters are the masters by one of the keys *_master_weights_and_grads, and not because they are fp32.
 [[nodiscard]] bool has_16_bit_masters(const Config& config);
 
+/// The name of optimizer.type, as DeepSpeed spells it.
+[[nodiscard]] const char* name_of(const OptimizerConfig& optimizer);
+
 /// The draft from which apply_rules() would make this configuration.
 [[nodiscard]] Draft draft_of(const Config& config);
 

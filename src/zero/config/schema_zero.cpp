@@ -71,8 +71,8 @@ constexpr Key keys[] = {
      .read_by = plan},
     {.path = "zero_optimization.sub_group_size",
      .kind = count,
-     .help = "elements of an optimizer tile at most, rounded down to a multiple of 16384, where "
-             "penstock.tile_elements is not given",
+     .help = "elements of an optimizer tile at most, rounded down to a multiple of 16384, but at least "
+             "that, where penstock.tile_elements is not given",
      .bytes = "as penstock.tile_elements",
      .unset = "no smaller than a tile",
      .field = field<&Draft::sub_group_size>,

@@ -1,5 +1,6 @@
 #include "zero/config/unused_keys.hpp"
 
+#include "zero/config/rules.hpp"
 #include "zero/config/value.hpp"
 
 #include <optional>
@@ -32,8 +33,11 @@ bool keeps_parameters(const Draft& draft) {
 bool keeps_states(const Draft& draft) {
   return draft.config.offload_optimizer.device != OffloadDevice::nvme;
 }
+bool has_no_swap_files(const Draft& draft) {
+  return keeps_parameters(draft) && keeps_states(draft);
+}
 bool has_no_disk(const Draft& draft) {
-  return keeps_parameters(draft) && keeps_states(draft) && !draft.config.is_durable();
+  return has_no_swap_files(draft) && !draft.config.is_durable();
 }
 bool is_durable(const Draft& draft) {
   return draft.config.is_durable();
@@ -132,15 +136,15 @@ constexpr Rule rules[] = {
     {"penstock.io_engine", has_no_disk, no_disk},
     {"penstock.integrity", has_no_disk, no_disk},
     {"penstock.tiles_in_flight", keeps_states, "offload_optimizer.device is not nvme"},
-    {"penstock.path_weights", has_no_disk, no_disk},
-    {"penstock.path_nodes", has_no_disk, no_disk},
+    {"penstock.path_weights", has_no_swap_files, no_disk},
+    {"penstock.path_nodes", has_no_swap_files, no_disk},
     {"penstock.eviction", has_no_disk, no_disk},
     {"penstock.update_split", updates_on_device, on_device},
 };
 
 /// Whether the file says what is true without it.
 bool is_default(const Key& key, const Draft& draft) {
-  static const Draft initial;
+  static const Draft initial = draft_of({});
   return write_value(key, key.field.get(draft)) == write_value(key, key.field.get(initial));
 }
 

@@ -127,6 +127,7 @@ std::string taken(const Key& key, Limit limit) {
     case Kind::bytes: return "a number of bytes, or a string such as \"160MiB\"";
     case Kind::list: return "a list";
     case Kind::feature:
+      if (key.status == Status::no_effect) break;
       if (key.fallback == "null") return "null";
       return has_switch(key) ? "an object that is empty or says \"enabled\": false" : "an empty object";
     case Kind::block: break;

@@ -238,7 +238,8 @@ struct Config {
   /// is resumed after s steps continues with step s + 1; 0 acts as 1. A pure function.
   [[nodiscard]] LearningRate learning_rate_of(std::uint64_t step) const;
 
-  /// The effective configuration as JSON with the keys of ds_config.json. from_text() of it gives this configuration.
+  /// The effective configuration as JSON with the keys of ds_config.json. from_text() of it gives this configuration,
+  /// where train_batch_size fits its number of ranks and the names of directories are UTF-8.
   [[nodiscard]] std::string to_json() const;
 };
 

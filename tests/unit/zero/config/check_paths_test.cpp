@@ -125,8 +125,9 @@ TEST(ConfigCheckPaths, TakesADurableDirectoryThatTheRunCanMake) {
   EXPECT_EQ(refusal(directory.path() / "run"), "") << "nvme_path is not used";
   EXPECT_EQ(refusal((directory.path() / "run").string() + "/"), "");
   const std::string missing = refusal(directory.path() / "none/run");
-  EXPECT_TRUE(contains(
-      missing, "penstock.durable_directory: " + (directory.path() / "none").string() + " does not exist"))
+  EXPECT_TRUE(contains(missing, "penstock.durable_directory: " + (directory.path() / "none/run").string() +
+                                    " cannot be made: " + (directory.path() / "none").string() +
+                                    " does not exist"))
       << missing;
 }
 

@@ -130,7 +130,7 @@ const Case wrong[] = {
      "fp32; "
      "enable bf16, or use fp32"},
     {"OtherAccumulator", [](Config& c) { c.grad_accum_dtype = DType::fp16; },
-     "data_types.grad_accum_dtype: not supported yet; only fp32 and the type of the parameters are, bf16"},
+     "data_types.grad_accum_dtype: not supported yet; only fp32 and bf16, the type of the parameters, are"},
     {"ScaleWithoutFp16", [](Config& c) { c.loss_scale = 8; },
      "fp16.loss_scale: wanted 1 without fp16, got 8; enable fp16, or leave it out"},
     {"DynamicScaleWithoutFp16", [](Config& c) { c.loss_scale = 0; },

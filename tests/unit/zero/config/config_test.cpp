@@ -87,7 +87,9 @@ TEST(Config, CompletesTheBatchSizesAsDeepSpeedDoes) {
                                  "gradient_accumulation_steps": 1})",
                              2),
                        "10 is not 3 (train_micro_batch_size_per_gpu) * 1 (gradient_accumulation_steps) * 2"));
-  EXPECT_TRUE(contains(sizes(R"({"train_micro_batch_size_per_gpu": 4294967295})", 4), "more than"));
+  EXPECT_TRUE(contains(sizes(R"({"train_micro_batch_size_per_gpu": 4294967295})", 4),
+                       "train_micro_batch_size_per_gpu, line 1: the batch of a step is too large: wanted at "
+                       "most 4294967295 sequences, got 4294967295 (train_micro_batch_size_per_gpu) * 1"));
 }
 
 // 0 and 1, which integer division gives, are in no file.
@@ -180,9 +182,9 @@ TEST(Config, AddsGradientsInTheCommunicationType) {
   ASSERT_TRUE(own) << own.error().message();
   EXPECT_EQ(own->penstock.reduction, std::nullopt);
   EXPECT_EQ(own->notes, std::vector<std::string>{});
-  EXPECT_TRUE(
-      contains(refusal(with(R"("communication_data_type": "fp16")")),
-               "communication_data_type, line 1: not supported; only fp32 and the type of the parameters"));
+  EXPECT_TRUE(contains(
+      refusal(with(R"("communication_data_type": "fp16")")),
+      "communication_data_type, line 1: not supported; only fp32 and bf16, the type of the parameters"));
   EXPECT_TRUE(
       contains(refusal(with(R"("communication_data_type": "fp32", "penstock": {"reduction": "native"})")),
                "communication_data_type, line 1: fp32 sums need penstock.reduction \"exact\""));

@@ -71,7 +71,7 @@ TEST(ConfigMasters, TakeTheOptimizersMoments) {
   }
   const std::string lion = R"("optimizer": {"type": "Lion"})";
   EXPECT_TRUE(
-      contains(refusal(file({bf16_states, on_cpu, lion})), "bf16.bf16_optimizer_states, line 3: lion keeps"));
+      contains(refusal(file({bf16_states, on_cpu, lion})), "bf16.bf16_optimizer_states, line 3: Lion keeps"));
 }
 
 // DeepSpeed requires it beside bf16_optimizer_states with an offload.

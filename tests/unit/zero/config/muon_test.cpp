@@ -85,10 +85,10 @@ TEST(ConfigMuon, RefusesWhatIsNotItsOwn) {
   expect(muon(R"("momentum": 1)"), "optimizer.params.momentum");
   expect(muon(R"("lr": 0, "muon_lr": 0.1)"), "optimizer.params.lr");
   const std::string bf16 = R"("bf16": {"enabled": true}, )";
-  expect(muon("", bf16 + R"("penstock": {"state_format": "split"}, )"), "muon takes fp32 only, got split");
+  expect(muon("", bf16 + R"("penstock": {"state_format": "split"}, )"), "Muon takes fp32 only, got split");
   expect(muon("", R"("bf16": {"enabled": true, "bf16_master_weights_and_grads": true},
                      "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, )"),
-         "muon updates masters in fp32");
+         "Muon updates masters in fp32");
   expect(muon("",
               R"("zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}, )"),
          "offload_optimizer.ratio");

@@ -1,5 +1,7 @@
 #include "config_text.hpp"
 
+#include <penstock/zero/config/config_file.hpp>
+
 #include "kit/print.hpp"
 
 #include <gtest/gtest.h>
@@ -238,6 +240,58 @@ TEST(ConfigReader, NotesNumbersThatActAsOthers) {
                     "buffer_count": 0}})")
           .front(),
       "zero_optimization.offload_optimizer.buffer_count, line 2: 0 acts as 1");
+}
+
+TEST(ConfigReader, NotesATileThatIsTooSmall) {
+  const auto config = read(R"({"train_batch_size": 8, "optimizer": {"type": "Adam"},
+    "zero_optimization": {"stage": 3, "sub_group_size": 0}})");
+
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->penstock.tile_elements, cpu_adam::block_elements);
+  EXPECT_EQ(config->notes, std::vector<std::string>{"zero_optimization.sub_group_size, line 2: 0 acts as "
+                                                    "16384, the smallest tile"});
+}
+
+TEST(ConfigReader, TakesNoNameWithADotForANestedKey) {
+  for (const char* const keys :
+       {R"("zero_optimization.stage": 3)", R"("zero_optimization": {"offload_optimizer.device": "cpu"})"}) {
+    const std::string text = std::string(R"({"train_batch_size": 8, )") + keys + "}";
+    EXPECT_TRUE(contains(refusal(text), "unknown key: no name has a dot; write nested objects")) << text;
+  }
+}
+
+TEST(ConfigReader, ReportsAMissingParameterOnce) {
+  EXPECT_TRUE(
+      contains(refusal(R"({"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR"}})"), "1 error: "));
+}
+
+TEST(ConfigReader, WantsAnObjectWhereABlockHasNoEffect) {
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "flops_profiler": true})"),
+                       "flops_profiler, line 1: wanted an object, got true"));
+  EXPECT_TRUE(read(R"({"train_batch_size": 8, "flops_profiler": {"enabled": true}})"));
+}
+
+TEST(ConfigReader, WantsTextInUtf8) {
+  const auto with_name = [](const std::string& bytes) {
+    return "{\"train_batch_size\": 8,\n \"wandb\": {\"team\": \"" + bytes + "\"}}";
+  };
+  for (const char* const bytes : {"\xe9", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82", "\x80"})
+    EXPECT_TRUE(contains(refusal(with_name(bytes)), "line 2: byte 44 is not UTF-8"))
+        << refusal(with_name(bytes));
+  for (const char* const bytes : {"\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xed\x9f\xbf"})
+    EXPECT_TRUE(read(with_name(bytes))) << refusal(with_name(bytes));
+}
+
+TEST(ConfigReader, TakesNoFileNameWithANul) {
+  EXPECT_EQ(ConfigFile::read(std::string("a\0b", 3), {}).error().code(), ErrorCode::invalid_argument);
+}
+
+TEST(ConfigReader, NeedsNoOtherDirectoryForADurableRun) {
+  const auto config = read(R"({"train_batch_size": 8, "penstock": {"durable_directory": "/run7"},
+    "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}})");
+
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->swap_directories(), std::vector<std::filesystem::path>{"/run7"});
 }
 
 TEST(ConfigReader, ReadsDeprecatedOffloadKeys) {
