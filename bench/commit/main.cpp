@@ -1,5 +1,8 @@
 // bench_commit: what it costs to make a run durable. With states on disk, a commit against the step before it; with
-// states in memory, its rate against the disk's own for writes; a checkpoint's rate against that for reads and writes.
+// states in memory, its rate against the disk's own for writes, and how long the next step waits for one that is made
+// behind it; a checkpoint's rate against that of a plain copy of a file.
+#include "durable_run.hpp"
+#include "file_copy.hpp"
 #include "measure/command_line.hpp"
 #include "measure/io_deadline.hpp"
 #include "measure/machine.hpp"
@@ -9,14 +12,12 @@
 
 #include <penstock/base/time.hpp>
 #include <penstock/swap/disk_benchmark.hpp>
-#include <penstock/tiers/device/host_device.hpp>
-#include <penstock/zero/rank.hpp>
 
 #include <fmt/format.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -33,13 +34,8 @@ struct Arguments {
   TimePoint io_deadline = std::chrono::seconds(60);
   std::uint64_t parameters = 64'000'000;
   std::uint32_t rounds = 5;
+  double device_seconds = 0.5;
 };
-
-constexpr std::uint32_t units = 8;
-
-double seconds_since(TimePoint began) {
-  return std::chrono::duration<double>(Clock::steady().now() - began).count();
-}
 
 /// A directory that is removed with its files.
 class RunDirectory {
@@ -58,100 +54,74 @@ class RunDirectory {
   std::filesystem::path path_;
 };
 
-/// A durable run of one rank, whose arithmetic is nothing but the optimizer's.
-class Run {
- public:
-  static Result<std::unique_ptr<Run>> create(const Arguments& arguments, zero::OffloadDevice to,
-                                             const std::filesystem::path& durable) {
-    zero::Config config{.stage = 3};
-    config.dtype = DType::bf16;
-    config.grad_accum_dtype = DType::fp32;
-    config.offload_param.device = config.offload_optimizer.device = to;
-    if (to == zero::OffloadDevice::nvme)
-      config.offload_param.nvme_paths = config.offload_optimizer.nvme_paths = {durable};
-    config.penstock.durable_directories = {durable};
-    zero::ModelLayout model;
-    for (std::uint32_t u = 0; u < units; ++u) {
-      model.units.push_back({.name = "unit" + std::to_string(u),
-                             .parameters = {{"weight", ElementCount(arguments.parameters / units)}}});
-    }
-    std::unique_ptr<Run> run(new Run());
-    PENSTOCK_TRY_ASSIGN(run->rank_, zero::Rank::create({.config = config, .model = std::move(model)}));
-    PENSTOCK_TRY_ASSIGN(run->stream_, run->rank_->device().create_stream());
-    PENSTOCK_TRY(
-        run->engine().initialize([](zero::ParameterId, std::uint64_t first, std::span<float> values) {
-          for (std::size_t i = 0; i < values.size(); ++i)
-            values[i] = static_cast<float>((first + i) % 97) * 0.01f;
-        }));
-    return run;
-  }
-
-  [[nodiscard]] zero::Engine& engine() { return rank_->engine(); }
-
-  /// Returns the seconds of a step and its update.
-  Result<double> step() {
-    const TimePoint began = Clock::steady().now();
-    PENSTOCK_TRY(engine().begin_step({}));
-    for (std::uint32_t u = 0; u < units; ++u) {
-      PENSTOCK_TRY_ASSIGN(auto lease, engine().acquire(u, *stream_));
-      PENSTOCK_TRY_ASSIGN(auto gradients, engine().gradients(u, *stream_));
-      const HostSpan slot = tiers::HostDevice::bytes(gradients.slots()[0].tensor.bytes);
-      std::memset(slot.data(), 0x3c, slot.size().value());  // 0.01
-      lease.end();
-      PENSTOCK_TRY(engine().reduce(std::move(gradients), *stream_));
-    }
-    PENSTOCK_TRY(engine().step());
-    PENSTOCK_TRY(engine().finish_update());
-    return seconds_since(began);
-  }
-
- private:
-  Run() = default;
-  std::unique_ptr<zero::Rank> rank_;
-  std::unique_ptr<tiers::Stream> stream_;
-};
-
 struct Series {
-  std::vector<double> step, commit, to_step, in_memory, to_writes, checkpoint, to_mixed;
+  std::vector<double> step, commit, to_step, in_memory, to_writes, stall, stall_to_step, checkpoint,
+      to_file_copy;
 };
 
-Result<void> measure_round(std::uint32_t round, Run& on_disk, Run& in_memory, swap::DiskBenchmark& load,
-                           const std::filesystem::path& checkpoints, Series& series) {
-  const auto rate = [&load](swap::BenchmarkPattern pattern) -> Result<double> {
-    PENSTOCK_TRY_ASSIGN(const auto sample, load.run(pattern, std::chrono::milliseconds(600)));
+double in_seconds(TimePoint time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+/// What is measured in turns.
+struct Subjects {
+  DurableRun &on_disk, &in_memory;
+  swap::DiskBenchmark& writes;
+  FileCopy& file_copy;
+  std::filesystem::path checkpoints;
+};
+
+/// The first two commits write places that were never written.
+constexpr std::uint32_t untimed = 2;
+
+Result<void> measure_round(const Arguments& arguments, std::uint32_t round, const Subjects& subjects,
+                           Series& series) {
+  DurableRun &on_disk = subjects.on_disk, &in_memory = subjects.in_memory;
+  const auto write_rate = [&]() -> Result<double> {
+    PENSTOCK_TRY_ASSIGN(const auto sample,
+                        subjects.writes.run(swap::BenchmarkPattern::write, std::chrono::milliseconds(600)));
     return sample.bytes_per_second();
   };
   PENSTOCK_TRY_ASSIGN(const double step, on_disk.step());
   PENSTOCK_TRY_ASSIGN(const auto commit, on_disk.engine().commit());
-  const double commit_seconds = std::chrono::duration<double>(commit.duration).count();
+  const double commit_seconds = in_seconds(commit.duration);
 
   PENSTOCK_TRY(in_memory.step());
-  PENSTOCK_TRY_ASSIGN(const double writes_before, rate(swap::BenchmarkPattern::write));
+  PENSTOCK_TRY_ASSIGN(const double writes_before, write_rate());
   PENSTOCK_TRY_ASSIGN(const auto copies, in_memory.engine().commit());
-  PENSTOCK_TRY_ASSIGN(const double writes_after, rate(swap::BenchmarkPattern::write));
-  const double copied =
-      static_cast<double>(copies.copied.value()) / std::chrono::duration<double>(copies.duration).count();
+  PENSTOCK_TRY_ASSIGN(const double writes_after, write_rate());
+  const double copied = static_cast<double>(copies.copied.value()) / in_seconds(copies.duration);
 
-  PENSTOCK_TRY_ASSIGN(const double mixed_before, rate(swap::BenchmarkPattern::mixed));
+  PENSTOCK_TRY_ASSIGN(const double alone, in_memory.step(arguments.device_seconds));
+  PENSTOCK_TRY(in_memory.engine().begin_commit());
+  PENSTOCK_TRY(in_memory.step(arguments.device_seconds));
+  PENSTOCK_TRY_ASSIGN(const auto behind, in_memory.engine().finish_commit());
+  const double stall = in_seconds(behind.stall);
+
+  PENSTOCK_TRY_ASSIGN(const double copy_before, subjects.file_copy.run());
   const TimePoint began = Clock::steady().now();
-  PENSTOCK_TRY_ASSIGN(const auto saved, on_disk.engine().save_checkpoint(checkpoints, {.keep = 1}));
+  PENSTOCK_TRY_ASSIGN(const auto saved, on_disk.engine().save_checkpoint(subjects.checkpoints, {.keep = 1}));
   const double checkpoint =
       2 * static_cast<double>((saved.written + saved.cloned).value()) / seconds_since(began);
-  PENSTOCK_TRY_ASSIGN(const double mixed_after, rate(swap::BenchmarkPattern::mixed));
-  if (round == 0) return ok();
+  PENSTOCK_TRY_ASSIGN(const double copy_after, subjects.file_copy.run());
+  if (round < untimed) return ok();
 
-  const double writes = (writes_before + writes_after) / 2, mixed = (mixed_before + mixed_after) / 2;
+  const double writes = (writes_before + writes_after) / 2, file_copies = (copy_before + copy_after) / 2;
   series.step.push_back(step);
   series.commit.push_back(commit_seconds);
   series.to_step.push_back(commit_seconds / step);
   series.in_memory.push_back(copied / 1e9);
   series.to_writes.push_back(copied / writes);
+  series.stall.push_back(stall);
+  series.stall_to_step.push_back(stall / alone);
   series.checkpoint.push_back(checkpoint / 1e9);
-  series.to_mixed.push_back(checkpoint / mixed);
-  fmt::print("{:>6}{:>10.3f}{:>10.4f}{:>10.3f}{:>12.2f}{:>10.2f}{:>10.2f}{:>12.2f}{:>10.2f}{:>10.2f}{}\n",
-             round, step, commit_seconds, commit_seconds / step, copied / 1e9, writes / 1e9, copied / writes,
-             checkpoint / 1e9, mixed / 1e9, checkpoint / mixed,
-             saved.written.is_zero() ? "  by reflink" : "");
+  series.to_file_copy.push_back(checkpoint / file_copies);
+  fmt::print(
+      "{:>6}{:>10.3f}{:>10.4f}{:>8.3f}{:>10.2f}{:>8.2f}{:>8.2f}{:>10.3f}{:>8.3f}{:>10.2f}{:>8.2f}{:>8.2f}{}"
+      "\n",
+      round - untimed + 1, step, commit_seconds, commit_seconds / step, copied / 1e9, writes / 1e9,
+      copied / writes, stall, stall / alone, checkpoint / 1e9, file_copies / 1e9, checkpoint / file_copies,
+      saved.written.is_zero() ? "  by reflink" : "");
   return ok();
 }
 
@@ -165,26 +135,38 @@ Result<void> run(const Arguments& arguments) {
     fmt::print("note: the figures measure the page cache, not a disk: {}\n", *storage.cached_because);
   }
   const RunDirectory disk_directory(arguments.path, "disk"), memory_directory(arguments.path, "memory"),
-      checkpoints(arguments.path, "checkpoints");
-  PENSTOCK_TRY_ASSIGN(const auto on_disk,
-                      Run::create(arguments, zero::OffloadDevice::nvme, disk_directory.path()));
-  PENSTOCK_TRY_ASSIGN(const auto in_memory,
-                      Run::create(arguments, zero::OffloadDevice::cpu, memory_directory.path()));
-  PENSTOCK_TRY_ASSIGN(
-      auto load,
-      swap::DiskBenchmark::create(
-          {.paths = {{.directory = arguments.path, .capacity = 1_GiB, .deadline = arguments.io_deadline}}}));
-  fmt::print("{} parameters, states of 12 B each\n\n{:>6}{:>30}{:>32}{:>32}\n", arguments.parameters, "",
-             "states on disk", "in memory, GB/s", "checkpoint, GB/s read and written");
-  fmt::print("{:>6}{:>10}{:>10}{:>10}{:>12}{:>10}{:>10}{:>12}{:>10}{:>10}\n", "round", "step s", "commit s",
-             "ratio", "commit", "disk", "ratio", "copy", "disk", "ratio");
+      checkpoints(arguments.path, "checkpoints"), copies(arguments.path, "copies");
+  PENSTOCK_TRY_ASSIGN(const auto on_disk, DurableRun::create(arguments.parameters, zero::OffloadDevice::nvme,
+                                                             disk_directory.path(), disk_directory.path()));
+  PENSTOCK_TRY(on_disk->initialize());
+  PENSTOCK_TRY_ASSIGN(const auto in_memory, DurableRun::create(arguments.parameters, zero::OffloadDevice::cpu,
+                                                               memory_directory.path()));
+  PENSTOCK_TRY(in_memory->initialize());
+  // As many bytes as the copies of two commits have places, so that caches below the disk help both alike.
+  const ByteCount capacity(arguments.parameters * 12 * 2);
+  PENSTOCK_TRY_ASSIGN(const auto writes, swap::DiskBenchmark::create(
+                                             {.paths = {{.directory = arguments.path,
+                                                         .capacity = std::max(capacity, ByteCount(1_GiB)),
+                                                         .deadline = arguments.io_deadline}}}));
+  fmt::print(
+      "{} parameters, states of 12 B each; {} s of a device's arithmetic in a step that a commit is "
+      "behind\n\n",
+      arguments.parameters, arguments.device_seconds);
+  fmt::print("{:>6}{:>28}{:>26}{:>18}{:>26}\n", "", "states on disk", "in memory, GB/s", "behind a step",
+             "checkpoint, GB/s");
+  fmt::print("{:>6}{:>10}{:>10}{:>8}{:>10}{:>8}{:>8}{:>10}{:>8}{:>10}{:>8}{:>8}\n", "round", "step s",
+             "commit s", "ratio", "commit", "disk", "ratio", "stall s", "ratio", "copy", "disk", "ratio");
+  std::filesystem::create_directory(copies.path());
+  FileCopy file_copy(copies.path(), ByteCount(arguments.parameters * 12));
+  PENSTOCK_TRY(file_copy.open());
+  const Subjects subjects{*on_disk, *in_memory, *writes, file_copy, checkpoints.path()};
   Series series;
-  for (std::uint32_t round = 0; round <= arguments.rounds; ++round) {
-    PENSTOCK_TRY(measure_round(round, *on_disk, *in_memory, *load, checkpoints.path(), series));
-  }
-  fmt::print("{:>6}{:>10.3f}{:>10.4f}{:>10.3f}{:>12.2f}{:>10}{:>10.2f}{:>12.2f}{:>10}{:>10.2f}\n", "median",
-             median(series.step), median(series.commit), median(series.to_step), median(series.in_memory), "",
-             median(series.to_writes), median(series.checkpoint), "", median(series.to_mixed));
+  for (std::uint32_t round = 0; round < arguments.rounds + untimed; ++round)
+    PENSTOCK_TRY(measure_round(arguments, round, subjects, series));
+  fmt::print("{:>6}{:>10.3f}{:>10.4f}{:>8.3f}{:>10.2f}{:>8}{:>8.2f}{:>10.3f}{:>8.3f}{:>10.2f}{:>8}{:>8.2f}\n",
+             "median", median(series.step), median(series.commit), median(series.to_step),
+             median(series.in_memory), "", median(series.to_writes), median(series.stall),
+             median(series.stall_to_step), median(series.checkpoint), "", median(series.to_file_copy));
   return ok();
 }
 
@@ -197,6 +179,10 @@ int main_body(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(std::uint64_t{100'000}, std::uint64_t{1} << 40));
   measure::add_rounds(app, arguments.rounds);
+  app.add_option("--device-seconds", arguments.device_seconds,
+                 "of a device's arithmetic in a step that a commit is behind")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 3600.0));
   if (const auto status = measure::parse(app, argc, argv)) return *status;
   return measure::exit_status(run(arguments));
 }

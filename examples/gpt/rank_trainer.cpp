@@ -152,8 +152,16 @@ Result<bool> RankTrainer::continue_commit() {
   return true;
 }
 
-Result<void> RankTrainer::commit(std::uint64_t steps) {
-  PENSTOCK_TRY(rank_->engine().commit(std::as_bytes(std::span(&steps, 1))));
+Result<void> RankTrainer::begin_commit(std::uint64_t steps) {
+  PENSTOCK_TRY(finish_commit());
+  PENSTOCK_TRY(rank_->engine().begin_commit(std::as_bytes(std::span(&steps, 1))));
+  commit_in_progress_ = true;
+  return ok();
+}
+
+Result<void> RankTrainer::finish_commit() {
+  if (!std::exchange(commit_in_progress_, false)) return ok();
+  PENSTOCK_TRY(rank_->engine().finish_commit());
   return ok();
 }
 

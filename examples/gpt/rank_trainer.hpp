@@ -76,8 +76,10 @@ class RankTrainer {
   [[nodiscard]] penstock::Result<std::string> digest() { return rank_->engine().digest(); }
   /// Writes the states of this rank's shards that are trained.
   [[nodiscard]] penstock::Result<void> save(StateFile& file);
-  /// Makes the run durable as of `steps`, in penstock.durable_directory.
-  [[nodiscard]] penstock::Result<void> commit(std::uint64_t steps);
+  /// Makes the run durable as of `steps`, in penstock.durable_directory: behind the next step, which completes it.
+  [[nodiscard]] penstock::Result<void> begin_commit(std::uint64_t steps);
+  /// The outcome of the last one, completed if it was not.
+  [[nodiscard]] penstock::Result<void> finish_commit();
   /// Of the run that the durable directory had, the steps before its last commit; none, if this one begins.
   [[nodiscard]] std::optional<std::uint64_t> committed_steps() const { return committed_steps_; }
   /// With the trainer's `steps`.
@@ -137,6 +139,7 @@ class RankTrainer {
   std::vector<std::uint8_t> tokens_, targets_;  // of a step's micro-batches
   std::vector<float> losses_;
   std::optional<std::uint64_t> committed_steps_;
+  bool commit_in_progress_ = false;
   StepReport::Stalls stalls_;  // of the step
   penstock::TimePoint stall_time_{};
 };

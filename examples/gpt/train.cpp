@@ -108,7 +108,7 @@ Run train(const Arguments& arguments, const RankGroup& group, const zero::Config
     const auto commit = [&]() -> Result<void> {
       if (!config.is_durable() || committed == step) return ok();
       committed = step;
-      return trainers[here]->commit(step);
+      return trainers[here]->begin_commit(step);
     };
     while (step < arguments.training.steps && run.signal == 0) {
       auto done = trainers[here]->step(step);
@@ -132,6 +132,7 @@ Run train(const Arguments& arguments, const RankGroup& group, const zero::Config
       if (step % arguments.commit_every == 0) PENSTOCK_TRY(commit());
     }
     PENSTOCK_TRY(commit());
+    PENSTOCK_TRY(trainers[here]->finish_commit());
     PENSTOCK_TRY_ASSIGN(auto digest, trainers[here]->digest());
     if (states.saved) PENSTOCK_TRY(trainers[here]->save(*states.saved));
     const std::lock_guard lock(mutex);

@@ -102,7 +102,8 @@ Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk
         .wanted("none: the runtime allocates it")
         .got(description.extent->length);
   }
-  if (description.size > s.budget.size()) return s.budget.too_small(description.size).object(name);
+  if (!description.stored_from_outside && description.size > s.budget.size())
+    return s.budget.too_small(description.size).object(name);
   if (on_disk && !description.size.is_zero()) {
     auto extent = s.extents.allocate(description.size);
     if (!extent) return std::move(extent).error().object(name);

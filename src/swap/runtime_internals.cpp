@@ -29,6 +29,10 @@ tiers::BlockTable& RuntimeInternals::blocks(TensorId tensor) const {
   return state_.store.blocks(tensor);
 }
 
+void RuntimeInternals::store_from(TensorId tensor, HostSpan bytes) const {
+  state_.change([&] { state_.residency.store_from(tensor, bytes); });
+}
+
 void RuntimeInternals::start(Move move) const {
   std::unique_lock lock(state_.mutex);
   state_.transfers.announce();

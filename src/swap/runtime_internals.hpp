@@ -33,6 +33,11 @@ class RuntimeInternals {
   /// The checksums of a tensor that is sealed_in_pass. The reference is valid until remove().
   [[nodiscard]] tiers::BlockTable& blocks(tiers::TensorId tensor) const;
 
+  /// Stores a tensor that is TensorDescription::stored_from_outside from `bytes`, which are aligned as those of direct
+  /// I/O and readable up to the length of its extent. They stay unchanged until the store is complete, or has failed
+  /// and the tensor is discarded: see Runtime::flush(). Precondition: no earlier one is in flight, or has failed and
+  /// was not discarded.
+  void store_from(tiers::TensorId tensor, HostSpan bytes) const;
   /// Starts `move`. The mover runs it.
   void start(Move move) const;
   /// Requests a lease that the mover takes.

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 namespace penstock::test {
 namespace {
@@ -18,6 +20,26 @@ TEST(CommitBench, ComparesCommitsWithStepsAndTheDisk) {
   }
   EXPECT_TRUE(std::filesystem::is_empty(directory.path())) << "it leaves files";
   EXPECT_EQ(run_program(COMMIT_PROGRAM, {"--parameters", "0"}).status, 2);
+}
+
+TEST(ResumeBench, GoesOnWithTheBitsOfTheRunThatNeverStopped) {
+  for (const char* const device : {"cpu", "nvme"}) {
+    for (const bool checkpoint : {false, true}) {
+      SCOPED_TRACE(std::string(device) + (checkpoint ? " checkpoint" : " commit"));
+      const ScratchDirectory directory;
+      std::vector<std::string> words = {"--path",   directory.path().string(), "--parameters", "200000",
+                                        "--device", device};
+      if (checkpoint) words.emplace_back("--checkpoint");
+      const auto saved = run_program(RESUME_PROGRAM, words);
+      words.emplace_back("--load");
+      const auto loaded = run_program(RESUME_PROGRAM, words);
+
+      EXPECT_EQ(saved.status, 0) << saved.err;
+      EXPECT_EQ(loaded.status, 0) << loaded.err;
+      EXPECT_EQ(saved.json()["digest"], loaded.json()["digest"]) << saved.out << loaded.out;
+      EXPECT_GT(loaded.json()["load"].asDouble(), 0) << loaded.out;
+    }
+  }
 }
 
 }  // namespace

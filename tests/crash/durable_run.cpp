@@ -94,7 +94,7 @@ int DurableRun::train_here(const Harm& harm) const {
   std::atomic<std::uint64_t> resumed_step = 0;
 
   RunOptions options = run_of(offload_);
-  make_durable(options, durable_);
+  make_durable(options, durable_, offload_.commits);
   options.change_path = [&](std::uint32_t rank, swap::PathOptions& path) {
     path.file_system = &files;
     path.decorate = [&, rank](std::unique_ptr<tiers::IoEngine> engine) {
@@ -114,7 +114,10 @@ int DurableRun::train_here(const Harm& harm) const {
   options.without_leases = [&, commit = options.without_leases](Engine& engine,
                                                                 const auto& point) -> Result<void> {
     PENSTOCK_TRY(commit(engine, point));
-    append(directory_.path() / "committed", std::to_string(engine.completed_steps()) + "\n");
+    // The commit that is behind this step is not complete.
+    const std::uint64_t incomplete = offload_.commits == Commits::behind ? 1 : 0;
+    append(directory_.path() / "committed",
+           std::to_string(std::max(engine.completed_steps(), incomplete) - incomplete) + "\n");
     if (harm.stops_after_commit) ::raise(SIGSTOP);
     return ok();
   };

@@ -2,6 +2,7 @@
 
 #include "kit/cluster.hpp"
 #include "kit/scratch_directory.hpp"
+#include "kit/trainer.hpp"
 
 #include <array>
 #include <cstdint>
@@ -18,13 +19,16 @@ struct Offload {
   std::uint32_t stage;
   OffloadDevice optimizer, parameters;
   cpu_adam::StateFormat format;
+  Commits commits = Commits::at_once;
 };
 
 inline constexpr Offload offloads[] = {
     {"AllOnDisk", 3, OffloadDevice::nvme, OffloadDevice::nvme, cpu_adam::StateFormat::fp32},
-    {"SplitStatesOnDisk", 3, OffloadDevice::nvme, OffloadDevice::cpu, cpu_adam::StateFormat::split},
+    {"SplitStatesOnDisk", 3, OffloadDevice::nvme, OffloadDevice::cpu, cpu_adam::StateFormat::split,
+     Commits::behind},
     {"CompressedStatesOnDisk", 2, OffloadDevice::nvme, OffloadDevice::none, cpu_adam::StateFormat::split_q8},
-    {"AllInMemory", 3, OffloadDevice::cpu, OffloadDevice::cpu, cpu_adam::StateFormat::split_bf16},
+    {"AllInMemory", 3, OffloadDevice::cpu, OffloadDevice::cpu, cpu_adam::StateFormat::split_bf16,
+     Commits::behind},
 };
 
 /// Where a process is killed: at a call of the file system that its ranks share, or at a request of a rank's drive.

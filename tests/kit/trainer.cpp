@@ -335,7 +335,7 @@ std::vector<std::uint32_t> Trainer::order_of_use(std::uint32_t step, std::uint32
   return order;
 }
 
-void make_durable(RunOptions& options, const std::filesystem::path& directory) {
+void make_durable(RunOptions& options, const std::filesystem::path& directory, Commits commits) {
   options.begins_where_restored = true;
   options.config.penstock.durable_directories = {directory};
   options.restore = [](Engine& engine) -> Result<void> {
@@ -345,11 +345,16 @@ void make_durable(RunOptions& options, const std::filesystem::path& directory) {
       for (std::size_t i = 0; i < values.size(); ++i) values[i] = initial_value(parameter, first + i);
     });
   };
-  options.without_leases = [](Engine& engine, const RunOptions::ProgramPoint& point) -> Result<void> {
+  const auto in_progress = std::make_shared<std::vector<char>>(options.ranks);  // each rank's own
+  options.without_leases = [=](Engine& engine, const RunOptions::ProgramPoint& point) -> Result<void> {
     if (point.unit != 0 || point.micro_batch != 0 || point.place != RunOptions::ProgramPoint::Place::forward)
       return ok();
-    PENSTOCK_TRY(engine.commit());
-    return ok();
+    if (commits == Commits::at_once) {
+      PENSTOCK_TRY(engine.commit());
+      return ok();
+    }
+    if (std::exchange((*in_progress)[point.rank], 1) != 0) PENSTOCK_TRY(engine.finish_commit());
+    return engine.begin_commit();
   };
 }
 

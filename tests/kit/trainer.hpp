@@ -91,8 +91,12 @@ class Trainer {
 }
 [[nodiscard]] float initial_value(ParameterId parameter, std::uint64_t element);
 
+/// behind: each commit is finished before the next one, a step later.
+enum class Commits : std::uint8_t { at_once, behind };
+
 /// Makes a run durable: it continues what the directory has, and commits before each step's forward.
-void make_durable(RunOptions& options, const std::filesystem::path& directory);
+void make_durable(RunOptions& options, const std::filesystem::path& directory,
+                  Commits commits = Commits::at_once);
 /// The value that the backward writes for one element, before rounding.
 [[nodiscard]] float fake_gradient(float weight, std::uint32_t rank, std::uint32_t step,
                                   std::uint32_t micro_batch, ParameterId parameter, std::uint64_t element);

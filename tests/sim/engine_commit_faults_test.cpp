@@ -1,6 +1,6 @@
 // What is wrong with a durable directory, or fails in a commit, is named; the last commit stays.
 #include "kit/scratch_directory.hpp"
-#include "kit/trainer.hpp"
+#include "sim/one_rank.hpp"
 
 #include <penstock/tiers/device/host_device.hpp>
 #include <penstock/tiers/io/fault_engine.hpp>
@@ -8,9 +8,11 @@
 #include <penstock/zero/rank.hpp>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -25,59 +27,6 @@ namespace {
 
 using penstock::test::ScratchDirectory;
 namespace fs = std::filesystem;
-
-ModelLayout two_units(std::uint64_t elements = 100'000) {
-  ModelLayout model;
-  model.units = {{.name = "first", .parameters = {{"weight", ElementCount(elements), 0}}},
-                 {.name = "second", .parameters = {{"weight", ElementCount(50'000), 0}}}};
-  return model;
-}
-
-Config durable(const fs::path& directory, OffloadDevice to = OffloadDevice::nvme) {
-  Config config{.stage = 3};
-  config.offload_optimizer.device = to;
-  if (to == OffloadDevice::nvme) config.offload_optimizer.nvme_paths = {directory};
-  config.penstock.durable_directories = {directory / "run"};
-  return config;
-}
-
-/// One rank on threads.
-struct OneRank {
-  std::unique_ptr<Rank> rank;
-  std::unique_ptr<tiers::Stream> stream;
-
-  static Result<OneRank> create(const Config& config, const ModelLayout& model = two_units(),
-                                std::function<void(swap::RuntimeOptions&)> change = {}) {
-    OneRank run;
-    PENSTOCK_TRY_ASSIGN(
-        run.rank, Rank::create({.config = config, .model = model, .hooks = {.runtime_options = change}}));
-    PENSTOCK_TRY_ASSIGN(run.stream, run.rank->device().create_stream());
-    return run;
-  }
-  [[nodiscard]] Engine& engine() const { return rank->engine(); }
-  void initialize() const {
-    engine()
-        .initialize([](ParameterId, std::uint64_t first, std::span<float> values) {
-          for (std::size_t i = 0; i < values.size(); ++i)
-            values[i] = 0.01f * static_cast<float>((first + i) % 997);
-        })
-        .value();
-  }
-  /// One step, in which each gradient is the parameter.
-  void train() const {
-    engine().begin_step({}).value();
-    for (std::uint32_t unit = 0; unit < 2; ++unit) {
-      const auto floats = [](const DeviceTensor& tensor) {
-        return tiers::HostDevice::bytes(tensor.bytes).as<float>();
-      };
-      const auto lease = engine().acquire(unit, *stream).value();
-      auto gradients = engine().gradients(unit, *stream).value();
-      std::ranges::copy(floats(lease.parameters()[0]), floats(gradients.slots()[0].tensor).begin());
-      engine().reduce(std::move(gradients), *stream).value();
-    }
-    (void)engine().step().value();
-  }
-};
 
 /// Commits after one step. Returns the digest.
 std::string commit_one_step(const Config& config) {
@@ -97,31 +46,71 @@ void expect(const Result<T>& result, ErrorCode code, const std::string& text) {
 
 TEST(EngineCommitFaults, RefusesASecondRunInTheDirectory) {
   const ScratchDirectory scratch;
-  const OneRank first = OneRank::create(durable(scratch.path())).value();
+  const OneRank first = OneRank::create(durable_config(scratch.path())).value();
 
-  expect(OneRank::create(durable(scratch.path())), ErrorCode::in_use, "rank0000");
+  expect(OneRank::create(durable_config(scratch.path())), ErrorCode::in_use, "rank0000");
+}
+
+TEST(EngineCommitFaults, RefusesADirectoryInMemory) {
+  if (tiers::real_file_system().type_name("/dev/shm") != "tmpfs") GTEST_SKIP() << "/dev/shm is no tmpfs";
+  const fs::path directory = "/dev/shm/penstock-test-" + std::to_string(::getpid());
+
+  expect(OneRank::create(durable_config(directory, OffloadDevice::cpu)), ErrorCode::unsupported,
+         "name a directory on a drive");
+
+  EXPECT_FALSE(fs::exists(directory)) << "a refusal makes nothing";
+}
+
+// The clock of a machine may be set back between two runs.
+TEST(EngineCommitFaults, IsContinuedWhateverTheTimesOfItsFilesAre) {
+  const ScratchDirectory scratch;
+  const Config config = durable_config(scratch.path());
+  const fs::path checkpoints = scratch.path() / "checkpoints";
+  const auto set_times = [](const fs::path& directory, int years) {
+    for (const auto& entry : fs::recursive_directory_iterator(directory))
+      fs::last_write_time(entry, fs::file_time_type::clock::now() + std::chrono::hours(24 * 365 * years));
+  };
+  std::string expected;
+  {
+    const OneRank run = OneRank::create(config).value();
+    run.initialize();
+    for (int step = 1; step <= 3; ++step) {
+      run.train();
+      const auto saved = run.engine().save_checkpoint(checkpoints, {.keep = 2}).value();
+      EXPECT_EQ(saved.removed.size(), step == 3 ? 1u : 0u);
+      set_times(saved.path, -step);  // the newest is the oldest by its files' times
+    }
+    expected = run.engine().digest().value();
+  }
+  EXPECT_FALSE(fs::exists(checkpoints / "global_step1"));
+  set_times(scratch.path() / "run", 50);
+
+  const OneRank again = OneRank::create(config).value();
+  EXPECT_EQ(again.engine().resume().value()->step, 3u);
+  EXPECT_EQ(again.engine().commit().value().generation, 4u);
+  EXPECT_EQ(again.engine().digest().value(), expected);
 }
 
 TEST(EngineCommitFaults, RefusesAnotherModelOrOptimizer) {
   const ScratchDirectory scratch;
-  const std::string digest = commit_one_step(durable(scratch.path()));
+  const std::string digest = commit_one_step(durable_config(scratch.path()));
   {
-    const OneRank other = OneRank::create(durable(scratch.path()), two_units(100'001)).value();
+    const OneRank other = OneRank::create(durable_config(scratch.path()), two_units(100'001)).value();
     expect(other.engine().resume(), ErrorCode::invalid_argument, "weight of 100001 elements");
   }
   {
     ModelLayout more = two_units();
     more.units.push_back({.name = "third", .parameters = {{"weight", ElementCount(5), 0}}});
-    const OneRank other = OneRank::create(durable(scratch.path()), more).value();
+    const OneRank other = OneRank::create(durable_config(scratch.path()), more).value();
     expect(other.engine().resume(), ErrorCode::invalid_argument, "number of parameters");
   }
   {
-    Config config = durable(scratch.path());
+    Config config = durable_config(scratch.path());
     config.optimizer.type = cpu_adam::Optimizer::lion;
     const OneRank other = OneRank::create(config).value();
     expect(other.engine().resume(), ErrorCode::invalid_argument, "adam");
   }
-  const OneRank again = OneRank::create(durable(scratch.path())).value();
+  const OneRank again = OneRank::create(durable_config(scratch.path())).value();
   EXPECT_EQ(again.engine().resume().value()->step, 1u);
   EXPECT_EQ(again.engine().digest().value(), digest);
 }
@@ -146,7 +135,7 @@ TEST(EngineCommitFaults, NamesTheBytesThatHaveChanged) {
   for (const auto& [to, file] :
        {std::pair{OffloadDevice::nvme, "swap0"}, {OffloadDevice::cpu, "copies0-0"}}) {
     const ScratchDirectory scratch;
-    const Config config = durable(scratch.path(), to);
+    const Config config = durable_config(scratch.path(), to);
     (void)commit_one_step(config);
     const fs::path damaged = only_file(scratch.path(), file);
     ASSERT_FALSE(damaged.empty()) << file;
@@ -162,7 +151,7 @@ TEST(EngineCommitFaults, NamesTheBytesThatHaveChanged) {
 
 TEST(EngineCommitFaults, NamesADamagedManifest) {
   const ScratchDirectory scratch;
-  const Config config = durable(scratch.path());
+  const Config config = durable_config(scratch.path());
   (void)commit_one_step(config);
   flip_bit(only_file(scratch.path(), "engine0-"), 100);
 
@@ -172,7 +161,7 @@ TEST(EngineCommitFaults, NamesADamagedManifest) {
 TEST(EngineCommitFaults, NamesAFileThatIsMissingOrCut) {
   for (const bool missing : {false, true}) {
     const ScratchDirectory scratch;
-    const Config config = durable(scratch.path());
+    const Config config = durable_config(scratch.path());
     (void)commit_one_step(config);
     const fs::path file = only_file(scratch.path(), "swap0");
     missing ? (void)fs::remove(file) : fs::resize_file(file, 4096);
@@ -187,7 +176,7 @@ TEST(EngineCommitFaults, NamesAFileThatIsMissingOrCut) {
 
 TEST(EngineCommitFaults, NeedsADirectoryAndAnEndedStep) {
   const ScratchDirectory scratch;
-  Config config = durable(scratch.path());
+  Config config = durable_config(scratch.path());
   {
     const OneRank run = OneRank::create(config).value();
     expect(run.engine().commit(), ErrorCode::failed_state, "initialize()");
@@ -214,25 +203,16 @@ TEST(EngineCommitFaults, KeepTheLastCommitWhereAWriteFails) {
       for (std::uint64_t call = 0; call < 3; ++call) {
         SCOPED_TRACE(std::to_string(call) + " " + std::to_string(error));
         const ScratchDirectory scratch;
-        const Config config = durable(scratch.path(), to);
+        const Config config = durable_config(scratch.path(), to);
         std::string expected;
         {
           tiers::FaultEngine* faults = nullptr;
           const OneRank run =
-              OneRank::create(config, two_units(), [&faults](swap::RuntimeOptions& options) {
-                for (swap::PathOptions& path : options.paths) {
-                  path.decorate = [&faults](std::unique_ptr<tiers::IoEngine> engine) {
-                    auto faulty = std::make_unique<tiers::FaultEngine>(std::move(engine), tiers::FaultPlan());
-                    faults = faulty.get();
-                    return faulty;
-                  };
-                }
-              }).value();
+              OneRank::create(config, two_units(), with_faults(to == OffloadDevice::nvme, faults)).value();
           run.initialize();
           run.train();
           (void)run.engine().commit().value();
           expected = run.engine().digest().value();
-          if (faults == nullptr) continue;  // nothing on disk but the copies
           run.train();
           faults->add(tiers::Fault::fail(std::nullopt, faults->accepted() + call, error, 1'000'000));
 
@@ -249,7 +229,7 @@ TEST(EngineCommitFaults, KeepTheLastCommitWhereAWriteFails) {
 
 TEST(EngineCommitFaults, GoOnAfterACommitThatFailed) {
   const ScratchDirectory scratch;
-  const Config config = durable(scratch.path());
+  const Config config = durable_config(scratch.path());
   std::string expected;
   {
     tiers::FaultFileSystem* files = nullptr;
@@ -258,9 +238,10 @@ TEST(EngineCommitFaults, GoOnAfterACommitThatFailed) {
         tiers::real_file_system(), tiers::FileSystemFaultPlan{tiers::FileSystemFault::fail(
                                        tiers::FileSystemFault::Operation::rename, 1, ENOSPC)});
     files = owner.get();
-    const OneRank run = OneRank::create(config, two_units(), [files](swap::RuntimeOptions& options) {
-                          for (swap::PathOptions& path : options.paths) path.file_system = files;
-                        }).value();
+    const auto use_files = [files](swap::RuntimeOptions& options) {
+      for (swap::PathOptions& path : options.paths) path.file_system = files;
+    };
+    const OneRank run = OneRank::create(config, two_units(), {.runtime_options = use_files}).value();
     run.initialize();
     run.train();
     (void)run.engine().commit().value();
@@ -282,7 +263,7 @@ TEST(EngineCommitFaults, GoOnAfterACommitThatFailed) {
 // Copies of parameters are cut at other places than tiles.
 TEST(EngineCommitFaults, IsContinuedWherePartsOfCopiesMeetInATile) {
   const ScratchDirectory scratch;
-  Config config = durable(scratch.path(), OffloadDevice::cpu);
+  Config config = durable_config(scratch.path(), OffloadDevice::cpu);
   config.dtype = config.grad_accum_dtype = DType::bf16;
   config.penstock.state_format = cpu_adam::StateFormat::split;
   const ModelLayout model = two_units(5'000'000);
@@ -301,9 +282,9 @@ TEST(EngineCommitFaults, IsContinuedWherePartsOfCopiesMeetInATile) {
 
 TEST(EngineCommitFaults, IsContinuedInADirectoryOfAnotherName) {
   const ScratchDirectory scratch;
-  const std::string expected = commit_one_step(durable(scratch.path()));
+  const std::string expected = commit_one_step(durable_config(scratch.path()));
   fs::rename(scratch.path() / "run", scratch.path() / "moved");
-  Config config = durable(scratch.path());
+  Config config = durable_config(scratch.path());
   config.penstock.durable_directories = {scratch.path() / "moved"};
 
   const OneRank run = OneRank::create(config).value();

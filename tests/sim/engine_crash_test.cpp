@@ -25,7 +25,10 @@ RunOptions random_run(std::uint64_t seed) {
       .ranks = 1 + static_cast<std::uint32_t>(random.below(3)), .micro_batches = 1, .steps = steps};
   Config& config = options.config;
   config.stage = 1 + static_cast<std::uint32_t>(random.below(3));
-  config.offload_optimizer.device = random.below(4) == 0 ? OffloadDevice::cpu : OffloadDevice::nvme;
+  constexpr std::array places = {OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme,
+                                 OffloadDevice::nvme};
+  config.offload_optimizer.device = places[random.below(places.size())];
+  if (random.below(2) == 0) options.device_memory = tiers::DeviceMemory::separate;
   config.offload_param.device = OffloadDevice::none;
   if (config.stage == 3)
     config.offload_param.device = std::array{OffloadDevice::cpu, OffloadDevice::nvme}[random.below(2)];
@@ -55,7 +58,7 @@ struct Machines {
 RunResult train_on(const Machines& machines, RunOptions options, std::uint64_t seed) {
   options.seed = seed;
   options.disks = machines.all();
-  make_durable(options, "/durable");
+  make_durable(options, "/durable", seed % 2 == 0 ? Commits::at_once : Commits::behind);
   return train(options);
 }
 

@@ -109,6 +109,10 @@ class HostResidency {
   /// Ends a lease. A tensor with write_behind is stored, a transient one is dropped.
   void release(tiers::TensorId tensor, Access access);
 
+  /// Stores a tensor that is stored_from_outside from `bytes`, which stay unchanged until that is done or discard().
+  /// Precondition: no store of it is in flight, and the last one is done or discarded.
+  void store_from(tiers::TensorId tensor, HostSpan bytes);
+
   /// Ends a round of uses; the next one begins.
   void end_round();
   /// Loads `tensor` when the prefetch policy allows it. A request for `tensor`, or a request that waits for room,

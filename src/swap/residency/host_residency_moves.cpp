@@ -54,6 +54,12 @@ void HostResidency::note_corrupted(TensorId tensor, const Error& error) {
   if (extent) evacuation_.note_fault(*extent, error);
 }
 
+void HostResidency::store_from(TensorId tensor, HostSpan bytes) {
+  store_.set_outside(tensor, bytes);
+  to_store_.push_back(tensor);
+  update_policies(tensor);
+}
+
 /// Starts the queued stores.
 void HostResidency::start_stores() {
   while (!to_store_.empty()) {

@@ -9,6 +9,7 @@ using tiers::IoOperation;
 using tiers::TensorId;
 
 HostSpan HostMoves::payload(TensorId tensor) const {
+  if (const HostSpan outside = store_.copy(tensor).outside; !outside.empty()) return outside;
   return options_.arena.subspan(ByteCount(store_.copy(tensor).reservation.offset()),
                                 store_.description(tensor).size);
 }

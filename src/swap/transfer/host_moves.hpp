@@ -36,7 +36,7 @@ class HostMoves final : public HostResidency::Effects {
   /// Appends the moves to start to `moves`, in order.
   void take_moves(std::vector<Move>& moves);
 
-  /// The payload of a tensor that has a host range.
+  /// The payload of a tensor that has a host range, or a copy outside the arena.
   [[nodiscard]] HostSpan payload(tiers::TensorId tensor) const;
   /// The error for a block that does not verify. Safe from a worker: descriptions are not moved or changed.
   [[nodiscard]] Error corrupted(const tiers::TensorDescription& description, std::size_t block) const;

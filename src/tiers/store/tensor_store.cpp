@@ -152,6 +152,14 @@ void TensorStore::cancel_exclusive(TensorId id) {
   if (tensor.copy.version == 0) clear(tensor);
 }
 
+void TensorStore::set_outside(TensorId id, HostSpan bytes) {
+  Tensor& tensor = at(id);
+  PENSTOCK_CHECK(tensor.description.stored_from_outside && tensor.copy.state == CopyState::absent);
+  tensor.copy.outside = bytes;
+  tensor.copy.state = CopyState::dirty;
+  tensor.copy.version = newest(tensor) + 1;
+}
+
 void TensorStore::begin_store(TensorId id) {
   HostCopy& copy = at(id).copy;
   PENSTOCK_CHECK(copy.state == CopyState::dirty || copy.state == CopyState::clean);

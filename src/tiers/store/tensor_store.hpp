@@ -24,6 +24,7 @@ struct HostCopy {
   std::uint32_t readers = 0;
   bool exclusive = false;      ///< a modify or overwrite lease lives
   Reservation reservation;     ///< its address range
+  HostSpan outside;            ///< where it is instead, of a tensor that is stored_from_outside
   std::uint64_t last_use = 0;  ///< a clock of uses, for lru
 
   [[nodiscard]] bool leased() const { return readers > 0 || exclusive; }
@@ -70,6 +71,10 @@ class TensorStore {
   void end_exclusive(TensorId id);
   /// Ends the lease without a new version: the copy returns to its state before the lease.
   void cancel_exclusive(TensorId id);
+
+  /// `bytes` become the copy of a tensor that is stored_from_outside and has none: the newest version, and dirty. They
+  /// stay unchanged until it is dropped or discarded.
+  void set_outside(TensorId id, HostSpan bytes);
 
   // A store to the extent; begin_store() records the version. A clean copy may be stored again in another place; if
   // that fails it is still clean.

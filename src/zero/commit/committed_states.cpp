@@ -32,7 +32,7 @@ std::string text(const ParameterLayout& parameter) {
 }
 
 Error other_model(std::string object) {
-  return Error::invalid_argument("Engine::resume")
+  return Error::invalid_argument("CommittedStates::open")
       .object(std::move(object))
       .reason("the directory has the states of another model")
       .advice("resume with the model that was committed, or name another durable directory");
@@ -65,7 +65,7 @@ Result<CommittedStates> CommittedStates::open(tiers::FileSystem& files, Manifest
       return other_model("parameter " + std::to_string(i)).wanted(text(b)).got(text(a));
   }
   if (manifest.optimizer != optimizer) {
-    return Error::invalid_argument("Engine::resume")
+    return Error::invalid_argument("CommittedStates::open")
         .object("optimizer.type")
         .reason("the directory has the states of another optimizer")
         .wanted(std::string(to_string(manifest.optimizer)))
@@ -112,7 +112,7 @@ Result<const CommittedTensor*> CommittedStates::find(const RankTensors& from, co
         [](std::uint64_t at, const CommittedTensor* tensor) { return at < tensor->key.first; });
     if (after != list.begin() && element - (*--after)->key.first < (*after)->key.count) return *after;
   }
-  return Error(ErrorCode::corrupted, "Engine::resume")
+  return Error(ErrorCode::corrupted, "CommittedStates::read")
       .object(flat.name + ", element " + std::to_string(element))
       .reason("the manifest of rank " + std::to_string(from.manifest.rank) + " lacks its " +
               std::string(to_string(contents)));
@@ -160,7 +160,7 @@ Result<void> CommittedStates::copy_parameters(RankTensors& from, const FlatLayou
     PENSTOCK_TRY_ASSIGN(const CommittedTensor* const shard,
                         find(from, flat, tiers::Purpose::parameter_shard, position));
     if (shard->step != tile.step) {
-      return Error(ErrorCode::corrupted, "Engine::resume")
+      return Error(ErrorCode::corrupted, "CommittedStates::read")
           .object(flat.name)
           .reason("the parameters and the optimizer state are from different steps")
           .wanted("step " + std::to_string(shard->step))
@@ -233,7 +233,7 @@ Result<void> CommittedStates::read(ParameterId parameter, cpu_adam::StateKind ki
   const ShardLayout::Place place = shards_.place(committed);
   const FlatLayout& flat = shards_.flats()[place.flat];
   if (flat.frozen && kind != cpu_adam::StateKind::master) {
-    return Error::invalid_argument("Engine::resume")
+    return Error::invalid_argument("CommittedStates::read")
         .object(model_.parameter(committed).name)
         .reason("the parameter was frozen when it was committed, and has no optimizer states")
         .advice("keep its group frozen, or begin a new run from its values");

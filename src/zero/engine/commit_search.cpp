@@ -118,7 +118,7 @@ Result<CommittedStates> states_of(const EngineContext& context, const RankDirect
   const auto load = [where, engine, commit](std::uint32_t rank) -> Result<Manifest> {
     PENSTOCK_TRY_ASSIGN(auto loaded, RankDirectory::read_of(where, rank, engine, commit.generation));
     if (loaded.attempt == commit.attempt && loaded.run == commit.run) return loaded;
-    return Error(ErrorCode::corrupted, "Engine::resume")
+    return Error(ErrorCode::corrupted, "states_of")
         .object("rank " + std::to_string(rank) + ", generation " + std::to_string(commit.generation))
         .reason("its manifest is of another commit");
   };

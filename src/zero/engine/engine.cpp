@@ -240,6 +240,14 @@ Result<CommitReport> Engine::commit(std::span<const std::byte> client) {
   PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::commit"));
   return state_->commit(client);
 }
+Result<void> Engine::begin_commit(std::span<const std::byte> client) {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::begin_commit"));
+  return state_->begin_commit(client);
+}
+Result<CommitReport> Engine::finish_commit() {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::finish_commit"));
+  return state_->finish_commit();
+}
 Result<SavedCheckpoint> Engine::save_checkpoint(const std::filesystem::path& directory,
                                                 const SaveOptions& options) {
   PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::save_checkpoint"));

@@ -69,6 +69,7 @@ Result<SavedCheckpoint> EngineState::save_checkpoint(const std::filesystem::path
 
 Result<Resumed> EngineState::load_checkpoint(const std::filesystem::path& directory) {
   PENSTOCK_TRY(check_not_failed(loading));
+  PENSTOCK_TRY(check_no_commit(loading));
   PENSTOCK_TRY(check_new_run(loading));
   const TimePoint deadline = std::chrono::seconds(options_.config.penstock.io_deadline_seconds);
   tiers::FileSystem* const files = commits_ ? commits_->where().files : &tiers::real_file_system();

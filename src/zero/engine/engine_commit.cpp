@@ -36,29 +36,86 @@ Result<void> EngineState::check_new_run(const char* operation) const {
       .advice("call resume() to continue it, or name another directory");
 }
 
-Result<CommitReport> EngineState::commit(std::span<const std::byte> client) {
-  constexpr const char* operation = "Engine::commit";
+Result<void> EngineState::check_no_commit(const char* operation) const {
+  if (!commits_ || !commits_->in_progress()) return ok();
+  return Error(ErrorCode::failed_state, operation)
+      .reason("a commit is in progress")
+      .advice("call finish_commit() first");
+}
+
+Result<void> EngineState::check_commit(const char* operation) const {
   PENSTOCK_TRY(check_durable(operation));
   PENSTOCK_TRY(ready(operation));
   PENSTOCK_TRY(check_here(operation, ParkKinds::all));
   PENSTOCK_TRY(between_steps(operation));
+  return check_no_commit(operation);
+}
+
+Manifest EngineState::manifest(std::span<const std::byte> client) const {
+  return {.model = options_.model,
+          .dtype = options_.config.dtype,
+          .format = options_.config.penstock.state_format,
+          .optimizer = options_.config.optimizer.type,
+          .completed_steps = context_.completed_steps,
+          .skipped_steps = skipped_steps_,
+          .loss_scaler = step_.loss_scaler().state(),
+          .groups = step_.groups(),
+          .client = {client.begin(), client.end()}};
+}
+
+Result<CommitReport> EngineState::commit(std::span<const std::byte> client) {
+  PENSTOCK_TRY(check_commit("Engine::commit"));
   PENSTOCK_TRY(context_.finish_update());
+  commits_->begin(manifest(client));
+  return end_commit();
+}
+
+Result<void> EngineState::begin_commit(std::span<const std::byte> client) {
+  PENSTOCK_TRY(check_commit("Engine::begin_commit"));
+  commits_->begin(manifest(client));
+  start_commit();
+  return ok();
+}
+
+Result<CommitReport> EngineState::finish_commit() {
+  constexpr const char* operation = "Engine::finish_commit";
+  PENSTOCK_TRY(check_durable(operation));
+  PENSTOCK_TRY(ready(operation));
+  PENSTOCK_TRY(between_steps(operation));
+  if (!commits_->in_progress()) {
+    return Error(ErrorCode::failed_state, operation)
+        .reason("no commit is in progress")
+        .advice("call begin_commit() first; commit() needs no finish_commit()");
+  }
+  if (commits_->waits_for_update()) PENSTOCK_TRY(context_.finish_update());
+  return end_commit();
+}
+
+/// The update of the step that is committed is complete.
+Result<CommitReport> EngineState::end_commit() {
+  commits_->start();
   context_.internals.wait_ignoring_stores([this] { return moves_are_idle(); });
-  return commits_->commit({.model = options_.model,
-                           .dtype = options_.config.dtype,
-                           .format = options_.config.penstock.state_format,
-                           .optimizer = options_.config.optimizer.type,
-                           .completed_steps = context_.completed_steps,
-                           .skipped_steps = skipped_steps_,
-                           .loss_scaler = step_.loss_scaler().state(),
-                           .groups = step_.groups(),
-                           .client = {client.begin(), client.end()}});
+  commits_->complete();
+  if (context_.failure) return *context_.failure;
+  return commits_->take_outcome();
+}
+
+/// Starts a commit that waits for the update, if that is complete.
+void EngineState::start_commit() {
+  if (!commits_ || !commits_->waits_for_update()) return;
+  bool is_updated = false;
+  context_.internals.wait_ignoring_stores([&] {
+    is_updated = context_.update.done && !context_.update.error && !context_.update_stopped;
+    return true;
+  });
+  if (is_updated) commits_->start();
 }
 
 Result<std::optional<Resumed>> EngineState::resume() {
   constexpr const char* operation = "Engine::resume";
   PENSTOCK_TRY(check_durable(operation));
   PENSTOCK_TRY(check_not_failed(operation));
+  PENSTOCK_TRY(check_no_commit(operation));
   if (!commits_->last()) return std::optional<Resumed>();
   Resumed resumed{.notes = commits_->notes()};
   PENSTOCK_TRY(restore_commit(operation, commits_->where(), *commits_->last(), resumed));

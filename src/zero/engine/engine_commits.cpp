@@ -125,53 +125,90 @@ static Result<void> for_committed(const EngineContext& context, const Visit& vis
   return ok();
 }
 
-Result<void> EngineCommits::pin_tensors(std::uint64_t pin) {
-  PENSTOCK_TRY(for_committed(
-      context_, [&](tiers::TensorId tensor) { return context_.runtime.pin_extent(tensor, pin); }));
-  if (!copies_) return ok();
-  for (const CommitCopies::Copy& copy : copies_->copies(context_))
-    PENSTOCK_TRY(copies_->runtime().pin_extent(copy.tensor, pin));
-  return ok();
+void EngineCommits::begin(Manifest manifest) {
+  pending_ = Pending{.manifest = std::move(manifest), .began = Clock::steady().now()};
+  Manifest& made = pending_->manifest;
+  made.generation = pending_->report.generation = last_ ? last_->generation + 1 : 1;
+  made.engine = engine_;
+  made.rank = context_.communicator.rank();
+  made.ranks = context_.communicator.size();
+}
+
+void EngineCommits::start() {
+  if (!waits_for_update()) return;
+  const TimePoint began = Clock::steady().now();
+  pending_->started = true;
+  pending_->so_far = pin_tensors(*pending_);
+  if (pending_->so_far && copies_) copies_->begin();
+  pending_->report.stall += Clock::steady().now() - began;
+}
+
+/// Keeps the bytes of what is on disk, and adds it to the manifest.
+Result<void> EngineCommits::pin_tensors(Pending& commit) {
+  PENSTOCK_TRY(context_.runtime.flush());
+  const std::uint64_t pin = pin_of(commit.manifest.generation);
+  for (const swap::PathReport& path : context_.runtime.paths())
+    commit.manifest.files.push_back(path.file.name);
+  return for_committed(context_, [&](tiers::TensorId tensor) -> Result<void> {
+    PENSTOCK_TRY(context_.runtime.pin_extent(tensor, pin));
+    describe(context_.runtime, tensor, context_.internals.blocks(tensor).step(), 0, commit.manifest);
+    commit.report.kept += commit.manifest.tensors.back().size;
+    return ok();
+  });
+}
+
+void EngineCommits::give_up() {
+  if (copies_) copies_->give_up();
+  const bool is_complete = pending_ && pending_->outcome;
+  if (pending_ && !is_complete) release(pending_->manifest.generation);
+  pending_.reset();
 }
 
 /// Makes the bytes and the manifest of this rank durable.
-Result<void> EngineCommits::prepare(Manifest& manifest, CommitReport& report) {
-  PENSTOCK_TRY(context_.runtime.sync());
-  if (copies_) PENSTOCK_TRY(copies_->copy(context_));
-  PENSTOCK_TRY(pin_tensors(pin_of(manifest.generation)));
-  for (const swap::PathReport& path : context_.runtime.paths()) manifest.files.push_back(path.file.name);
-  PENSTOCK_TRY(for_committed(context_, [&](tiers::TensorId tensor) -> Result<void> {
-    describe(context_.runtime, tensor, context_.internals.blocks(tensor).step(), 0, manifest);
-    report.kept += manifest.tensors.back().size;
-    return ok();
-  }));
+Result<void> EngineCommits::make_durable(Pending& commit) {
+  Manifest& manifest = commit.manifest;
+  PENSTOCK_TRY(commit.so_far);
+  if (copies_) PENSTOCK_TRY(copies_->finish());
+  PENSTOCK_TRY(context_.internals.sync_files());
   if (copies_) {
+    swap::Runtime& runtime = copies_->runtime();
+    PENSTOCK_TRY(swap::RuntimeInternals(runtime).sync_files());
     const auto first_file = static_cast<std::uint32_t>(manifest.files.size());
-    for (const swap::PathReport& path : copies_->runtime().paths()) manifest.files.push_back(path.file.name);
-    for (const CommitCopies::Copy& copy : copies_->copies(context_)) {
-      describe(copies_->runtime(), copy.tensor, copy.step, first_file, manifest);
-      report.copied += manifest.tensors.back().size;
+    for (const swap::PathReport& path : runtime.paths()) manifest.files.push_back(path.file.name);
+    for (const CommitCopies::Copy& copy : copies_->copies()) {
+      PENSTOCK_TRY(runtime.pin_extent(copy.tensor, pin_of(manifest.generation)));
+      describe(runtime, copy.tensor, copy.step, first_file, manifest);
+      commit.report.copied += manifest.tensors.back().size;
     }
   }
   std::sort(manifest.tensors.begin(), manifest.tensors.end(),
             [](const CommittedTensor& a, const CommittedTensor& b) { return a.key < b.key; });
-  report.manifest = ByteCount(manifest.encode().size());
+  commit.report.manifest = ByteCount(manifest.encode().size());
   return directory_.write(manifest);
 }
 
-Result<CommitReport> EngineCommits::commit(Manifest manifest) {
-  CommitReport report;
+void EngineCommits::complete() {
+  if (!pending_ || !pending_->started || pending_->outcome) return;
   const TimePoint began = Clock::steady().now();
-  std::uint64_t attempt = 0, run = 0;
-  PENSTOCK_TRY(agree_on_outcome(context_, committing, ok(), &attempt));
+  pending_->outcome = complete(*pending_);
+  if (auto& report = *pending_->outcome) {
+    const TimePoint now = Clock::steady().now();
+    report->stall += now - began;
+    report->duration = now - pending_->began;
+  }
+}
+
+Result<CommitReport> EngineCommits::take_outcome() {
+  return *std::exchange(pending_, std::nullopt)->outcome;
+}
+
+Result<CommitReport> EngineCommits::complete(Pending& commit) {
+  Manifest& manifest = commit.manifest;
+  std::uint64_t run = 0;
+  PENSTOCK_TRY(agree_on_outcome(context_, committing, ok(), &manifest.attempt));
   PENSTOCK_TRY(agree_on_outcome(context_, committing, ok(), &run));
-  manifest.run = last_ ? last_->run : std::array{run, attempt};
-  manifest.attempt = attempt;
-  manifest.generation = report.generation = last_ ? last_->generation + 1 : 1;
-  manifest.engine = engine_;
-  manifest.rank = context_.communicator.rank();
-  manifest.ranks = context_.communicator.size();
-  const Result<void> prepared = prepare(manifest, report);
+  manifest.run = last_ ? last_->run : std::array{run, manifest.attempt};
+  const Result<void> prepared = make_durable(commit);
   if (context_.failure) return *context_.failure;
   if (auto agreed = agree_on_outcome(context_, committing, prepared); !agreed) {
     // Peers may have a manifest of this generation; without this rank's it is none.
@@ -180,14 +217,15 @@ Result<CommitReport> EngineCommits::commit(Manifest manifest) {
     return agreed.error();
   }
   const auto before = last_;
-  last_ = FoundManifest{
-      .run = manifest.run, .generation = manifest.generation, .attempt = attempt, .ranks = manifest.ranks};
+  last_ = FoundManifest{.run = manifest.run,
+                        .generation = manifest.generation,
+                        .attempt = manifest.attempt,
+                        .ranks = manifest.ranks};
   if (before) {
     release(before->generation);
     PENSTOCK_TRY(directory_.remove(engine_, before->generation));
   }
-  report.duration = Clock::steady().now() - began;
-  return report;
+  return commit.report;
 }
 
 }  // namespace penstock::zero

@@ -22,7 +22,14 @@ namespace penstock::zero {
 /// its bytes and its manifest durable; once all have, each drops what only the last commit needs. A process that is
 /// killed in between leaves manifests of which some ranks have none: open() removes them.
 ///
-/// Used by the trainer's thread; every call blocks.
+/// Until complete() a commit is local and is made behind the trainer:
+///
+///     commits.begin(manifest);               // between two steps
+///     commits.start();                       // the update is complete: pins what is on disk, copies the rest
+///     commits.complete();                    // before the next update: agrees with the peers
+///     auto report = commits.take_outcome();
+///
+/// Used by the trainer's thread.
 class EngineCommits {
  public:
   /// `directory` outlives the object.
@@ -40,20 +47,45 @@ class EngineCommits {
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
   [[nodiscard]] const RankDirectory::Options& where() const { return directory_.options(); }
 
-  /// Commits what the tensors hold, with `manifest`, whose members of the trainer are set. Collective. No move of
-  /// the engine is in flight.
+  /// Whether a commit has begun whose outcome was not taken.
+  [[nodiscard]] bool in_progress() const { return pending_.has_value(); }
+  /// Whether start() is still to be called.
+  [[nodiscard]] bool waits_for_update() const { return pending_ && !pending_->started; }
+  /// Begins a commit of what the tensors hold once the last update is complete, with `manifest`, whose members of the
+  /// trainer are set. Precondition: none is in progress.
+  void begin(Manifest manifest);
+  /// Starts what can be done behind the trainer. Blocks until write-behinds are stored. Does nothing unless
+  /// waits_for_update(). Precondition: the last update is complete.
+  void start();
+  /// Completes the commit that was started: nothing reads the states any more, and no bytes of the one before are kept,
+  /// so that the disk needs no room for three. Does nothing without such a commit. Collective. No gather is in flight.
+  /// Blocks.
+  void complete();
+  /// Precondition: complete() was called.
   ///
   /// Errors, on all ranks: no_space and io, of the files; those of the stores and of the device. The last commit is as
-  /// it was, and the call can be repeated. io, if the manifest that a commit has replaced cannot be removed: the
+  /// it was, and another one can be begun. io, if the manifest that a commit has replaced cannot be removed: the
   /// commit is complete.
-  Result<CommitReport> commit(Manifest manifest);
+  [[nodiscard]] Result<CommitReport> take_outcome();
+  /// Ends the commit in progress, if any, as if it had not begun. Blocks until nothing reads the states any more.
+  void give_up();
 
  private:
   [[nodiscard]] std::uint64_t pin_of(std::uint64_t generation) const;
   Result<void> free_others();
   Result<void> open_copies();
-  Result<void> prepare(Manifest& manifest, CommitReport& report);
-  Result<void> pin_tensors(std::uint64_t pin);
+  /// A commit in progress.
+  struct Pending {
+    Manifest manifest;
+    CommitReport report;
+    TimePoint began{};
+    bool started = false;
+    Result<void> so_far = ok();
+    std::optional<Result<CommitReport>> outcome = {};  // once it is complete
+  };
+  Result<void> pin_tensors(Pending& commit);
+  Result<void> make_durable(Pending& commit);
+  Result<CommitReport> complete(Pending& commit);
   void describe(const swap::Runtime& of, tiers::TensorId tensor, std::uint64_t step, std::uint32_t first_file,
                 Manifest& manifest) const;
   void release(std::uint64_t generation);
@@ -65,6 +97,7 @@ class EngineCommits {
   std::optional<FoundManifest> last_;
   std::vector<std::string> notes_;
   std::unique_ptr<CommitCopies> copies_;  // null if nothing is in memory only
+  std::optional<Pending> pending_;
 };
 
 /// The pins of a commit in a runtime that engines share.

@@ -83,6 +83,7 @@ Result<void> EngineState::check_park(tiers::Tier to, ParkKinds kinds,
         .object(to_string(parking_.kinds))
         .advice("call unpark(), then park() with all kinds that are to leave");
   }
+  PENSTOCK_TRY(check_no_commit(operation));
   PENSTOCK_TRY(residency_->check_no_leases(operation));
   PENSTOCK_TRY(checkpoints_->check_no_leases(operation));
   for (std::uint32_t f = 0; f < context_.flats.size(); ++f) {

@@ -46,6 +46,7 @@ EngineState::~EngineState() {
   const swap::RuntimeInternals& internals = context_.internals;
   const auto idle = [this] { return moves_are_idle() && context_.update.done; };
   update_.stop();
+  if (commits_) commits_->give_up();
   bool finished = false;
   // Gathers wait for ever for an update that has stopped.
   const auto update_stopped = [this] { return context_.update.error || context_.update_stopped; };
@@ -197,6 +198,7 @@ Result<std::vector<DeviceTensor>> EngineState::acquire(std::uint32_t unit, tiers
   PENSTOCK_TRY(check_unit("Engine::acquire", unit));
   PENSTOCK_TRY(check_stream("Engine::acquire", stream));
   PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
+  start_commit();
   shard_reads_.acquire(unit);
   PENSTOCK_TRY(residency_->acquire(unit, *this));
   auto views = gathers_.views(unit, stream);
@@ -217,6 +219,7 @@ Result<std::vector<GradientSlot>> EngineState::gradients(const char* operation, 
   PENSTOCK_TRY(check_stream(operation, stream));
   PENSTOCK_TRY(gradients_.check_expected(operation, unit));
   PENSTOCK_TRY(context_.finish_update());  // it reads the gradients of the last step, from the same memory
+  start_commit();
   if (gradients_.is_last_micro_batch(unit)) update_.read_ahead();
   gradient_stream_ = &stream;
   PENSTOCK_TRY(residency_->open_gradients(unit, *this));
@@ -290,6 +293,7 @@ Result<StepOutcome> EngineState::step() {
   PENSTOCK_TRY(step_.learning_rate());
   PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
   PENSTOCK_TRY(context_.finish_update());
+  start_commit();
   const TimePoint previous_update = update_.duration();
   const UpdateSweep::Updated updated = update_.updated();
   const TimePoint began = Clock::steady().now();
@@ -298,6 +302,8 @@ Result<StepOutcome> EngineState::step() {
   const TimePoint waited = Clock::steady().now() - began;
   PENSTOCK_TRY(checkpoints_->forget_contents());
   PENSTOCK_TRY(residency_->drop_for_update("Engine::step", *this));
+  if (commits_) commits_->complete();
+  if (context_.failure) return *context_.failure;
   PENSTOCK_TRY_ASSIGN(auto outcome,
                       step_.finish(gradients_.micro_batches(), gradients_.units_without_gradient()));
   outcome.gradient_wait = waited;

@@ -85,6 +85,8 @@ class EngineState : private FlatResidency::Effects {
                           const std::vector<std::filesystem::path>& directories);
   Result<ParkReport> unpark();
   Result<CommitReport> commit(std::span<const std::byte> client);
+  Result<void> begin_commit(std::span<const std::byte> client);
+  Result<CommitReport> finish_commit();
   Result<std::optional<Resumed>> resume();
   Result<SavedCheckpoint> save_checkpoint(const std::filesystem::path& directory, const SaveOptions& options);
   Result<Resumed> load_checkpoint(const std::filesystem::path& directory);
@@ -160,6 +162,11 @@ class EngineState : private FlatResidency::Effects {
   // engine_commit.cpp
   [[nodiscard]] Result<void> check_durable(const char* operation) const;
   [[nodiscard]] Result<void> check_new_run(const char* operation) const;
+  [[nodiscard]] Result<void> check_commit(const char* operation) const;
+  [[nodiscard]] Result<void> check_no_commit(const char* operation) const;
+  [[nodiscard]] Manifest manifest(std::span<const std::byte> client) const;
+  void start_commit();
+  Result<CommitReport> end_commit();
   Result<void> restore_commit(const char* operation, const RankDirectory::Options& where,
                               const FoundManifest& commit, Resumed& resumed);
   Result<void> restore_own(const char* operation, const RankDirectory::Options& where,

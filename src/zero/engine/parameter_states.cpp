@@ -92,6 +92,7 @@ Result<void> EngineState::restore(const char* operation, std::uint64_t step, con
   PENSTOCK_TRY(check_not_failed(operation));
   PENSTOCK_TRY(check_not_interrupted(operation));
   PENSTOCK_TRY(check_here(operation, ParkKinds::all));
+  PENSTOCK_TRY(check_no_commit(operation));
   PENSTOCK_TRY(context_.finish_update());
   PENSTOCK_TRY(between_steps(operation));
   PENSTOCK_TRY(residency_->check_no_leases(operation));

@@ -144,6 +144,10 @@ void add_engine_rows(BadArguments& bad) {
     Bench b;
     return all({refused(b.engine.commit({}), "durable_directory", ErrorCode::failed_state), b.works()});
   });
+  bad("Engine::begin_commit", "client", "null, of a run that is not durable", [] {
+    Bench b;
+    return all({refused(b.engine.begin_commit({}), "durable_directory", ErrorCode::failed_state), b.works()});
+  });
   bad("Engine::save_checkpoint", "directory", "of a run that is not durable", [] {
     Bench b;
     return all(

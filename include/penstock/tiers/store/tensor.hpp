@@ -53,6 +53,8 @@ struct TensorDescription {
   bool retain = true;           ///< a clean host copy is kept while there is room; false: dropped at once
   bool sealed_in_pass = false;  ///< the caller verifies and updates the checksums itself, block by block
   bool transient = false;       ///< its contents are not needed after its lease ends
+  bool stored_from_outside =
+      false;  ///< an engine stores it from memory of its own, so it may exceed the host budget
 
   /// True for a tensor without extent whose contents must survive its lease: its host range is reserved from add() to
   /// remove().

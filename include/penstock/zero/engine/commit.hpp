@@ -18,7 +18,8 @@ struct CommitReport {
   ByteCount copied;              ///< of what is in memory only, written to files
   ByteCount kept;                ///< that was in the swap files already
   ByteCount manifest;
-  TimePoint duration{};
+  TimePoint duration{};  ///< from its beginning to its end
+  TimePoint stall{};     ///< of that, how long calls of the engine have waited for it
 };
 
 struct SaveOptions {

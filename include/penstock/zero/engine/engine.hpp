@@ -167,11 +167,12 @@ struct StepOutcome {
 /// of them. Each call that waits returns the error of an update that has stopped, and the next call continues the
 /// update.
 ///
-/// create, initialize, restore, resume, acquire, gradients, reduce, begin_step, step, commit, abandon_step, park,
-/// unpark and digest are collective: every rank calls them in the same order. They are called from one thread, the
-/// trainer's: a call during another one returns failed_state, as does a call of a step before initialize(), restore()
-/// or resume(). Each stream that is passed is one of the engine's device, else invalid_argument; a unit may be used on
-/// several. All but reduce(UnitGradients) may block. The device budget is planned for one UnitLease at a time.
+/// create, initialize, restore, resume, acquire, gradients, reduce, begin_step, step, commit, finish_commit,
+/// abandon_step, park, unpark and digest are collective: every rank calls them in the same order. They are called from
+/// one thread, the trainer's: a call during another one returns failed_state, as does a call of a step before
+/// initialize(), restore() or resume(). Each stream that is passed is one of the engine's device, else
+/// invalid_argument; a unit may be used on several. All but reduce(UnitGradients) may block. The device budget is
+/// planned for one UnitLease at a time.
 ///
 /// After an error, status() tells which calls are allowed:
 ///
@@ -380,6 +381,23 @@ class Engine {
   /// is parked; no_space and io, with the file; those of finish_update(). The last commit is as it was then, training
   /// may go on, and the call can be repeated.
   Result<CommitReport> commit(std::span<const std::byte> client = {});
+  /// The same in two calls, so that the bytes are written behind the next step, which changes none of them before its
+  /// update:
+  ///
+  ///     engine.begin_commit(client);            // as of the last step
+  ///     …                                       // the next step
+  ///     engine.step();                          // completes the commit before its update
+  ///     auto report = engine.finish_commit();   // its outcome
+  ///
+  /// begin_commit() is local, does not block, and starts once the last step's update is complete. The next step(), or
+  /// finish_commit() before it, completes the commit: until then the last one stays, also where the engine is
+  /// destroyed. An error of the commit is none of that step: finish_commit() returns it, between two steps, at once or
+  /// after any number of them. Until then park(), initialize(), restore(), resume(), load_checkpoint(),
+  /// save_checkpoint() and another commit are refused with failed_state. CommitReport::stall: how long calls waited.
+  ///
+  /// Errors: those of commit(). After one of finish_commit() of which all ranks get one, no commit is in progress.
+  Result<void> begin_commit(std::span<const std::byte> client = {});
+  Result<CommitReport> finish_commit();
   /// Sets all values to those of the last commit in the durable directory; instead of initialize() or restore().
   /// Nothing, if it has none. The number of ranks, stage, tiers, tiles, state format and paths may differ from those of
   /// the run that committed, if each rank can read the directories of all: the result is that of restore().

@@ -1,0 +1,223 @@
+// A commit that is made behind the next step has the states of its own.
+#include "kit/cluster.hpp"
+#include "kit/scratch_directory.hpp"
+#include "kit/trainer.hpp"
+#include "sim/continued_runs.hpp"
+#include "sim/one_rank.hpp"
+
+#include <gtest/gtest.h>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace penstock::zero::test {
+namespace {
+
+using penstock::test::ScratchDirectory;
+
+TEST(EngineCommitBehind, HasTheStatesOfItsStep) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RunOptions options = random_continued_run(seed, 1 + seed % 3);
+    const RunResult whole = train(options);
+    ASSERT_FALSE(whole.error) << whole.error->message();
+    const ScratchDirectory scratch;
+    RunOptions first = options;
+    make_durable(first, scratch.path() / "run", Commits::behind);
+    const RunResult ended = train(first);
+    ASSERT_FALSE(ended.error) << ended.error->message();
+    EXPECT_EQ(ended.digest, whole.digest);
+    EXPECT_EQ(ended.above_prediction, std::vector<std::string>{});
+
+    RunOptions last_commit = durable(options, scratch.path() / "run");
+    last_commit.begins_where_restored = true;
+    std::atomic<std::uint64_t> resumed_at = 0;
+    last_commit.restore = [&](Engine& engine) -> Result<void> {
+      PENSTOCK_TRY_ASSIGN(const auto resumed, engine.resume());
+      if (resumed) resumed_at = resumed->step;
+      return ok();
+    };
+    const RunResult second = train(last_commit);
+    ASSERT_FALSE(second.error) << second.error->message();
+    EXPECT_EQ(resumed_at, options.steps - 1u) << "the last step has completed the commit before it";
+    EXPECT_EQ(second.digest, whole.digest);
+  }
+}
+
+TEST(EngineCommitBehind, CopiesWhileTheNextStepGoesOn) {
+  for (const bool begun_before_the_update_ends : {false, true}) {
+    SCOPED_TRACE(begun_before_the_update_ends);
+    const ScratchDirectory scratch;
+    tiers::FaultEngine* copies = nullptr;
+    const OneRank run = OneRank::create(durable_config(scratch.path(), OffloadDevice::cpu), two_units(),
+                                        with_faults(/*of_swap_files=*/false, copies))
+                            .value();
+    run.initialize();
+    run.train();
+    if (!begun_before_the_update_ends) run.engine().finish_update().value();
+    run.engine().begin_commit().value();
+    if (begun_before_the_update_ends) {
+      run.engine().finish_update().value();
+      (void)run.engine().acquire(0, *run.stream).value();
+    }
+
+    const auto all_written = [&] { return copies->accepted() >= 2; };  // a tile of each unit
+    for (int i = 0; i < 6000 && !all_written(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+
+    EXPECT_TRUE(all_written());
+    EXPECT_EQ(run.engine().finish_commit().value().generation, 1u);
+  }
+}
+
+/// What a run has, or a commit of it.
+struct Committed {
+  std::uint64_t step;
+  std::string digest;
+  bool operator==(const Committed&) const = default;
+};
+Committed now(const OneRank& run) {
+  return {run.engine().completed_steps(), run.engine().digest().value()};
+}
+
+class EngineCommitBehindOf : public testing::TestWithParam<OffloadDevice> {
+ protected:
+  [[nodiscard]] Config config() const { return durable_config(scratch_.path(), GetParam()); }
+  [[nodiscard]] Committed found() const {
+    const OneRank run = OneRank::create(config()).value();
+    const auto resumed = run.engine().resume().value();
+    return {resumed.value().step, run.engine().digest().value()};
+  }
+
+ private:
+  ScratchDirectory scratch_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Tiers, EngineCommitBehindOf,
+                         testing::Values(OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme),
+                         [](const auto& tested) { return std::string(to_string(tested.param)); });
+
+TEST_P(EngineCommitBehindOf, MayBeFinishedAfterAnyNumberOfSteps) {
+  Committed expected;
+  {
+    const OneRank run = OneRank::create(config()).value();
+    run.initialize();
+    run.train();
+    expected = now(run);
+    run.engine().begin_commit().value();
+    for (int step = 0; step < 3; ++step) run.train();
+    const CommitReport report = run.engine().finish_commit().value();
+    EXPECT_EQ(report.generation, 1u);
+    EXPECT_GT(report.copied + report.kept, ByteCount(150'000 * 12));
+    EXPECT_GE(report.duration, report.stall);
+    EXPECT_GT(report.stall, TimePoint{});
+  }
+  EXPECT_EQ(found(), expected);
+}
+
+TEST_P(EngineCommitBehindOf, IsCompletedByTheNextStep) {
+  Committed expected;
+  {
+    const OneRank run = OneRank::create(config()).value();
+    run.initialize();
+    run.engine().begin_commit().value();
+    expected = now(run);
+    run.train();
+  }
+  EXPECT_EQ(found(), expected);
+}
+
+TEST_P(EngineCommitBehindOf, IsGivenUpWithTheEngineBeforeTheNextStep) {
+  Committed expected;
+  {
+    const OneRank run = OneRank::create(config()).value();
+    run.initialize();
+    run.train();
+    (void)run.engine().commit().value();
+    expected = now(run);
+    run.train();
+    run.engine().begin_commit().value();
+  }
+  EXPECT_EQ(found(), expected);
+}
+
+template <class T>
+void expect_failed_state(const Result<T>& result, const std::string& advice) {
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code(), ErrorCode::failed_state) << result.error().message();
+  EXPECT_NE(result.error().message().find(advice), std::string::npos) << result.error().message();
+}
+
+TEST_P(EngineCommitBehindOf, KeepsWhatItReadsUntilItIsFinished) {
+  const OneRank run = OneRank::create(config()).value();
+  expect_failed_state(run.engine().begin_commit(), "initialize()");
+  run.initialize();
+  expect_failed_state(run.engine().finish_commit(), "begin_commit()");
+  run.train();
+  run.engine().begin_commit().value();
+
+  Engine& engine = run.engine();
+  const std::string advice = "finish_commit()";
+  expect_failed_state(engine.begin_commit(), advice);
+  expect_failed_state(engine.commit(), advice);
+  expect_failed_state(engine.save_checkpoint("/nowhere"), advice);
+  expect_failed_state(engine.park(tiers::Tier::host), advice);
+  expect_failed_state(engine.resume(), advice);
+  expect_failed_state(engine.initialize(OneRank::fill), advice);
+  expect_failed_state(engine.load_checkpoint("/nowhere"), advice);
+  auto gradients = engine.gradients(1, *run.stream).value();
+  expect_failed_state(engine.finish_commit(), "step");
+  engine.abandon_step(*run.stream).value();
+
+  EXPECT_EQ(engine.finish_commit().value().generation, 1u);
+  expect_failed_state(engine.finish_commit(), "begin_commit()");
+  (void)engine.park(tiers::Tier::host).value();
+  expect_failed_state(engine.begin_commit(), "unpark()");
+}
+
+// Of states that are copied, at each request of the copies.
+TEST(EngineCommitBehind, LeavesTheRunAsItIsWhereACopyFails) {
+  for (const auto& [tier, call] : {std::pair{OffloadDevice::none, 0u},
+                                   {OffloadDevice::none, 1u},
+                                   {OffloadDevice::cpu, 0u},
+                                   {OffloadDevice::cpu, 1u}}) {
+    SCOPED_TRACE(std::string(to_string(tier)) + " " + std::to_string(call));
+    const ScratchDirectory scratch;
+    const Config config = durable_config(scratch.path(), tier);
+    Committed expected;
+    {
+      tiers::FaultEngine* faults = nullptr;
+      const OneRank run =
+          OneRank::create(config, two_units(), with_faults(/*of_swap_files=*/false, faults)).value();
+      run.initialize();
+      run.train();
+      // No shorter request would be spared. A store that has failed is not repeated by itself.
+      faults->add(tiers::Fault::fail(tiers::IoOperation::write, faults->accepted() + call, ENODEV, 3));
+      std::uint32_t failed = 0;
+      for (bool is_committed = false; !is_committed && failed < 4;) {
+        run.engine().begin_commit().value();
+        expected = now(run);
+        run.train();
+        const auto finished = run.engine().finish_commit();
+        is_committed = finished.has_value();
+        if (is_committed) continue;
+        ++failed;
+        EXPECT_EQ(finished.error().code(), ErrorCode::io) << finished.error().message();
+        EXPECT_EQ(run.engine().status(), Engine::Status::ready);
+      }
+      EXPECT_GE(failed, 1u);
+      EXPECT_LE(failed, 3u);
+    }
+    const OneRank again = OneRank::create(config).value();
+    EXPECT_EQ(again.engine().resume().value()->step, expected.step);
+    EXPECT_EQ(again.engine().digest().value(), expected.digest);
+  }
+}
+
+}  // namespace
+}  // namespace penstock::zero::test
