@@ -87,6 +87,15 @@ bool is_half(StateFormat format) {
   return format == StateFormat::split_bf16 || format == StateFormat::moments_bf16;
 }
 
+void set_half(const BlockView& block, std::span<const float> first, std::span<const float> second) {
+  const auto rounded = [](float value) { return static_cast<std::uint16_t>(nearest_half(value)); };
+  std::transform(first.begin(), first.end(), half_moments(block, 0), rounded);
+  std::uint16_t* const v = half_moments(block, 1);
+  if (block.format != StateFormat::split_bf16)
+    return void(std::transform(second.begin(), second.end(), v, rounded));
+  for (std::size_t i = 0; i < second.size(); ++i) v[i] = with_sign(rounded(second[i]), v[i]);
+}
+
 /// Reads a moment in fp32 or bf16.
 void get_plain(const BlockView& block, std::size_t moment, std::size_t at, std::span<float> values) {
   if (!is_half(block.format)) {
@@ -103,24 +112,11 @@ void get_plain(const BlockView& block, std::size_t moment, std::size_t at, std::
 
 void set_moments(const BlockView& block, std::span<const float> first, std::span<const float> second) {
   if (block.format == StateFormat::split_q8) return set_q8(block, first, second);
-  const bool wide = !is_half(block.format);
-  for (std::size_t i = 0; i < first.size(); ++i) {
-    if (wide) {
-      wide_moments(block, 0)[i] = first[i];
-    } else {
-      half_moments(block, 0)[i] = static_cast<std::uint16_t>(nearest_half(first[i]));
-    }
-  }
-  for (std::size_t i = 0; i < second.size(); ++i) {
-    if (wide) {
-      float& v = wide_moments(block, 1)[i];
-      v = block.format == StateFormat::split ? with_sign(second[i], v) : second[i];
-    } else {
-      std::uint16_t& v = half_moments(block, 1)[i];
-      const auto rounded = static_cast<std::uint16_t>(nearest_half(second[i]));
-      v = block.format == StateFormat::split_bf16 ? with_sign(rounded, v) : rounded;
-    }
-  }
+  if (is_half(block.format)) return set_half(block, first, second);
+  std::copy(first.begin(), first.end(), wide_moments(block, 0));
+  float* const v = wide_moments(block, 1);
+  if (block.format != StateFormat::split) return void(std::copy(second.begin(), second.end(), v));
+  for (std::size_t i = 0; i < second.size(); ++i) v[i] = with_sign(second[i], v[i]);
 }
 
 void get_first_moments(const BlockView& block, std::size_t at, std::span<float> values) {

@@ -27,8 +27,8 @@ TEST(ResumeBench, GoesOnWithTheBitsOfTheRunThatNeverStopped) {
     for (const bool checkpoint : {false, true}) {
       SCOPED_TRACE(std::string(device) + (checkpoint ? " checkpoint" : " commit"));
       const ScratchDirectory directory;
-      std::vector<std::string> words = {"--path",   directory.path().string(), "--parameters", "200000",
-                                        "--device", device};
+      std::vector<std::string> words = {
+          "--path", directory.path().string(), "--parameters", "200000", "--device", device};
       if (checkpoint) words.emplace_back("--checkpoint");
       const auto saved = run_program(RESUME_PROGRAM, words);
       words.emplace_back("--load");

@@ -55,8 +55,10 @@ TEST(EngineCommitFaults, RefusesADirectoryInMemory) {
   if (tiers::real_file_system().type_name("/dev/shm") != "tmpfs") GTEST_SKIP() << "/dev/shm is no tmpfs";
   const fs::path directory = "/dev/shm/penstock-test-" + std::to_string(::getpid());
 
-  expect(OneRank::create(durable_config(directory, OffloadDevice::cpu)), ErrorCode::unsupported,
-         "name a directory on a drive");
+  Config config = durable_config(directory, OffloadDevice::cpu);
+  config.penstock.durable_directories = {directory};
+
+  expect(OneRank::create(config), ErrorCode::unsupported, "name a directory on a drive");
 
   EXPECT_FALSE(fs::exists(directory)) << "a refusal makes nothing";
 }

@@ -119,7 +119,7 @@ Result<const CommittedTensor*> CommittedStates::find(const RankTensors& from, co
 }
 
 Result<CommittedStates::Window> CommittedStates::load(RankTensors& from, const CommittedTensor& tensor,
-                                                      ByteCount begin) {
+                                                      ByteCount begin, PageBuffer memory) {
   const std::string& name = from.manifest.files[tensor.file];
   auto file = from.files.find(tensor.file);
   if (file == from.files.end()) {
@@ -127,8 +127,10 @@ Result<CommittedStates::Window> CommittedStates::load(RankTensors& from, const C
     file = from.files.emplace(tensor.file, std::move(opened)).first;
   }
   const ByteCount size = std::min(tensor.block * window_blocks, tensor.size - begin);
-  Window window{.tensor = &tensor, .begin = begin};
-  PENSTOCK_TRY_ASSIGN(window.memory, PageBuffer::create(size));
+  Window window{.tensor = &tensor, .begin = begin, .memory = std::move(memory)};
+  if (window.memory.bytes().size() < size) {
+    PENSTOCK_TRY_ASSIGN(window.memory, PageBuffer::create(size));
+  }
   PENSTOCK_TRY_ASSIGN(window.bytes, read_blocks(file->second, name, tensor, begin, size, window.memory));
   return window;
 }
@@ -141,9 +143,13 @@ Result<HostSpan> CommittedStates::bytes_from(RankTensors& from, const CommittedT
     return window.tensor == &tensor && window.begin == window_begin;
   });
   if (found == windows_.end()) {
-    PENSTOCK_TRY_ASSIGN(auto loaded, load(from, tensor, window_begin));
+    PageBuffer memory;  // of the oldest window, since the kernel zeroes new memory
+    if (windows_.size() == windows_max) {
+      memory = std::move(windows_.back().memory);
+      windows_.pop_back();
+    }
+    PENSTOCK_TRY_ASSIGN(auto loaded, load(from, tensor, window_begin, std::move(memory)));
     windows_.push_front(std::move(loaded));
-    if (windows_.size() > windows_max) windows_.pop_back();
   } else {
     windows_.splice(windows_.begin(), windows_, found);
   }

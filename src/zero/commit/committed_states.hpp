@@ -70,7 +70,8 @@ class CommittedStates {
   /// The bytes of `tensor` from `begin` to the end of the window that contains it.
   [[nodiscard]] Result<HostSpan> bytes_from(RankTensors& from, const CommittedTensor& tensor,
                                             ByteCount begin);
-  [[nodiscard]] Result<Window> load(RankTensors& from, const CommittedTensor& tensor, ByteCount begin);
+  [[nodiscard]] Result<Window> load(RankTensors& from, const CommittedTensor& tensor, ByteCount begin,
+                                    PageBuffer memory);
   Result<void> copy_parameters(RankTensors& from, const FlatLayout& flat, const CommittedTensor& tile,
                                std::uint64_t first, HostSpan to);
   /// Read the first values, those of one window, and remove them from `values`.

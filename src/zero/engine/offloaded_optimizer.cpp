@@ -82,36 +82,35 @@ Result<cpu_adam::OptimizerTile> OffloadedOptimizer::piece_of(const TileState& ti
 
 Result<void> OffloadedOptimizer::restore(std::span<FlatState> flats, std::uint32_t rank, std::uint64_t step,
                                          const StateSource& source) {
+  StateValues values;  // of one tile after the other: new memory would be zeroed by the kernel each time
   for (FlatState& flat : flats) {
     PENSTOCK_TRY_ASSIGN(auto shard, host_view(flat, swap::Access::overwrite));
-    PENSTOCK_TRY(flat.layout->frozen ? restore_frozen(options_, flat, rank, source, shard)
-                                     : restore_tiles(flat, rank, step, source, shard));
+    if (flat.layout->frozen) {
+      PENSTOCK_TRY(restore_frozen(options_, flat, rank, source, shard));
+    } else {
+      for (TileState& tile : flat.tiles)
+        PENSTOCK_TRY(restore_tile(flat, tile, rank, step, source, shard, values));
+    }
     stamp(flat, step);  // before the lease ends: the shard is stored then, with its step
   }
   return options_.runtime->flush();
 }
 
-Result<void> OffloadedOptimizer::restore_tiles(FlatState& flat, std::uint32_t rank, std::uint64_t step,
-                                               const StateSource& source, HostView& shard) {
-  for (TileState& tile : flat.tiles) PENSTOCK_TRY(restore_tile(flat, tile, rank, step, source, shard));
-  return ok();
-}
-
 Result<void> OffloadedOptimizer::restore_tile(const FlatState& flat, TileState& tile, std::uint32_t rank,
-                                              std::uint64_t step, const StateSource& source,
-                                              HostView& shard) {
+                                              std::uint64_t step, const StateSource& source, HostView& shard,
+                                              StateValues& values) {
   options_.runtime->wait_for_stores(options_.tile_stores_max);
   PENSTOCK_TRY_ASSIGN(auto state, host_view(tile, swap::Access::overwrite));
-  std::array<std::vector<float>, all_states.size()> states;
   for (ElementCount first; first < tile.range.count;) {
     PENSTOCK_TRY_ASSIGN(const auto piece, piece_of(tile, first, state, &shard));
     const ElementCount begin = flat.layout->shard * rank + tile.range.begin + first;
     for (std::size_t kind = 0; kind < all_states.size(); ++kind) {
+      values[kind].clear();
       if (!cpu_adam::keeps(layout_of(*flat.layout).optimizer, all_states[kind])) continue;
-      states[kind].assign(piece.elements.value(), 0.0f);
-      PENSTOCK_TRY(source(*flat.layout, all_states[kind], begin, states[kind]));
+      values[kind].assign(piece.elements.value(), 0.0f);
+      PENSTOCK_TRY(source(*flat.layout, all_states[kind], begin, values[kind]));
     }
-    PENSTOCK_TRY(cpu_adam::restore_tile({states[0], states[1], states[2]}, piece, options_.workers));
+    PENSTOCK_TRY(cpu_adam::restore_tile({values[0], values[1], values[2]}, piece, options_.workers));
     PENSTOCK_TRY(state.write_back());
     PENSTOCK_TRY(shard.write_back());
     first += piece.elements;

@@ -121,10 +121,10 @@ class OffloadedOptimizer {
   /// null.
   [[nodiscard]] Result<cpu_adam::OptimizerTile> piece_of(const TileState& tile, ElementCount first,
                                                          HostView& state, HostView* shard) const;
-  Result<void> restore_tiles(FlatState& flat, std::uint32_t rank, std::uint64_t step,
-                             const StateSource& source, HostView& shard);
+  /// Of one piece, by kind.
+  using StateValues = std::array<std::vector<float>, cpu_adam::all_states.size()>;
   Result<void> restore_tile(const FlatState& flat, TileState& tile, std::uint32_t rank, std::uint64_t step,
-                            const StateSource& source, HostView& shard);
+                            const StateSource& source, HostView& shard, StateValues& values);
   Result<void> visit_blocks(const FlatState& flat, const TileState& tile, ElementCount begin,
                             const cpu_adam::OptimizerTile& piece, std::span<const cpu_adam::StateKind> kinds,
                             const StateVisitor& visit) const;

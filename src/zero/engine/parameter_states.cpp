@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 namespace penstock::zero {
@@ -46,10 +47,13 @@ Result<void> check_finite(const char* operation, const ParameterLayout& paramete
       kind == cpu_adam::StateKind::second_moment && !cpu_adam::is_custom(config.optimizer.type);
   const auto limit =
       kind == cpu_adam::StateKind::master ? least_infinite(config.dtype) : std::optional<float>();
-  const auto bad = std::find_if(values.begin(), values.end(), [&](float value) {
-    return !std::isfinite(value) || (squared && value < 0) || (limit && std::fabs(value) >= *limit);
-  });
-  if (bad == values.end()) return ok();
+  const float least_wrong = limit.value_or(std::numeric_limits<float>::infinity());
+  const auto is_wrong = [&](float value) {
+    return !(std::fabs(value) < least_wrong) || (squared && value < 0);  // NaN is below nothing
+  };
+  // All are looked at, in vectors: an early end would take longer.
+  if (std::count_if(values.begin(), values.end(), is_wrong) == 0) return ok();
+  const auto bad = std::find_if(values.begin(), values.end(), is_wrong);
   const auto at = first + static_cast<std::uint64_t>(bad - values.begin());
   auto error =
       Error::invalid_argument(operation)
