@@ -1,6 +1,6 @@
 #pragma once
 
-#include "../huge_buffer.hpp"
+#include "huge_buffer.hpp"
 
 #include <penstock/base/time.hpp>
 #include <penstock/tiers/io/file_system.hpp>

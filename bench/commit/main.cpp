@@ -5,10 +5,9 @@
 #include "file_copy.hpp"
 #include "measure/command_line.hpp"
 #include "measure/io_deadline.hpp"
-#include "measure/machine.hpp"
 #include "measure/run_main.hpp"
 #include "measure/statistics.hpp"
-#include "measure/storage_device.hpp"
+#include "print_machine.hpp"
 
 #include <penstock/base/time.hpp>
 #include <penstock/swap/disk_benchmark.hpp>
@@ -126,14 +125,7 @@ Result<void> measure_round(const Arguments& arguments, std::uint32_t round, cons
 }
 
 Result<void> run(const Arguments& arguments) {
-  const measure::Machine machine = measure::describe_machine();
-  PENSTOCK_TRY_ASSIGN(const auto storage, measure::describe_storage(arguments.path, arguments.io_deadline));
-  fmt::print("{}, {} cores, load {:.1f}; {}\n", machine.cpu, machine.cores, machine.load,
-             measure::to_string(storage));
-  if (storage.virtual_because) fmt::print("note: {}\n", *storage.virtual_because);
-  if (storage.cached_because) {
-    fmt::print("note: the figures measure the page cache, not a disk: {}\n", *storage.cached_because);
-  }
+  PENSTOCK_TRY(print_machine(arguments.path, arguments.io_deadline));
   const RunDirectory disk_directory(arguments.path, "disk"), memory_directory(arguments.path, "memory"),
       checkpoints(arguments.path, "checkpoints"), copies(arguments.path, "copies");
   PENSTOCK_TRY_ASSIGN(const auto on_disk, DurableRun::create(arguments.parameters, zero::OffloadDevice::nvme,

@@ -26,6 +26,21 @@ Result<void> check_directories(const std::vector<PathOptions>& paths) {
       .advice("name the directory of the swap file; \".\" is the current one");
 }
 
+/// Where a path is left out, the numbers of those behind it change. Nothing overwrites what is pinned in its file.
+void renumber(std::vector<PinnedExtent>& pinned, const std::vector<PathOptions>& given,
+              const std::vector<PathOptions>& used) {
+  if (given.size() == used.size()) return;
+  std::erase_if(pinned, [&](PinnedExtent& one) {
+    if (one.extent.path >= given.size()) return false;  // refused later
+    const PathOptions& path = given[one.extent.path];
+    const auto found = std::find_if(used.begin(), used.end(), [&](const PathOptions& each) {
+      return each.directory == path.directory && each.file_name == path.file_name;
+    });
+    one.extent.path = static_cast<std::uint32_t>(found - used.begin());
+    return found == used.end();
+  });
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
@@ -43,9 +58,11 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
   }
   PENSTOCK_TRY(check_directories(options.paths));
   if (!options.paths.empty() && !options.swap_need.total.is_zero()) {
+    const std::vector<PathOptions> given = options.paths;
     auto messages = size_swap_files(options.swap_need, options.paths);
     if (!messages) return messages.error();
     std::move(messages->begin(), messages->end(), std::back_inserter(options.messages));
+    renumber(options.pinned, given, options.paths);
   }
   // New bytes have room beside them.
   for (const PinnedExtent& pinned : options.pinned) {

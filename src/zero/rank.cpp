@@ -192,13 +192,14 @@ Result<void> Rank::State::open_directory(swap::RuntimeOptions& of_runtime) {
   swap::PathOptions copies =
       of_runtime.paths.empty() ? path_options(options.config, {}, 1) : of_runtime.paths.front();
   if (options.hooks.durable_files) options.hooks.durable_files(copies);
-  PENSTOCK_TRY_ASSIGN(
-      directory,
-      RankDirectory::open({.files = copies.file_system,
-                           .copies = copies,
-                           .directories = directories,
-                           .rank = options.identity.rank,
-                           .deadline = std::chrono::seconds(options.config.penstock.io_deadline_seconds)}));
+  const RankDirectory::Options opened{
+      .files = copies.file_system,
+      .copies = copies,
+      .directories = directories,
+      .rank = options.identity.rank,
+      .deadline = std::chrono::seconds(options.config.penstock.io_deadline_seconds)};
+  for (const std::filesystem::path& one : directories) PENSTOCK_TRY(RankDirectory::check_lasts(opened, one));
+  PENSTOCK_TRY_ASSIGN(directory, RankDirectory::open(opened));
   for (swap::PathOptions& path : of_runtime.paths) {
     const auto found = std::find(directories.begin(), directories.end(), path.directory);
     const auto index = static_cast<std::size_t>(found - directories.begin());

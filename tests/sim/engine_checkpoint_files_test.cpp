@@ -113,6 +113,29 @@ TEST(SaveCheckpoint, IsLoadedByOtherRanksStagesAndTiers) {
   }
 }
 
+TEST(SaveCheckpoint, WantsTheSameArgumentsOnAllRanks) {
+  const ScratchDirectory scratch;
+  const auto checkpoints = scratch.path() / "checkpoints";
+  const auto save = [&](Engine& engine, std::uint32_t rank) -> Result<void> {
+    if (engine.completed_steps() == 1) {
+      PENSTOCK_TRY(engine.save_checkpoint(checkpoints));
+      return ok();
+    }
+    const auto other = rank == 0 ? checkpoints : scratch.path() / "other";
+    EXPECT_EQ(engine.save_checkpoint(other, {.keep = 1}).error().code(), ErrorCode::invalid_argument);
+    EXPECT_EQ(engine.save_checkpoint(checkpoints, {.keep = 1 + rank}).error().code(),
+              ErrorCode::invalid_argument);
+    return ok();
+  };
+  const RunOptions options = small_run();
+  const RunResult result = train(saving(options, scratch.path() / "run", save));
+
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_EQ(text_of(checkpoints / "latest"), "global_step1");
+  EXPECT_FALSE(std::filesystem::exists(scratch.path() / "other"));
+  EXPECT_EQ(train(loading(options, checkpoints)).digest, result.digest);
+}
+
 TEST(SaveCheckpoint, KeepsAsManyAsAreAskedFor) {
   const ScratchDirectory scratch;
   const auto checkpoints = scratch.path() / "checkpoints";
@@ -182,8 +205,8 @@ TEST(SaveCheckpoint, LeavesThePartThatAnotherProcessHas) {
   EXPECT_EQ(text_of(part / "tensors0"), "of the other");
 }
 
-/// Whether the checkpoint shares storage with the durable directory.
-bool is_cloned_on(const std::filesystem::path& directory) {
+/// Whether a checkpoint in `directory` shares storage with the durable directory.
+bool is_cloned_on(const std::filesystem::path& directory, const std::filesystem::path& durable_directory) {
   bool cloned = false;
   const auto save = [&](Engine& engine, std::uint32_t rank) -> Result<void> {
     PENSTOCK_TRY_ASSIGN(const auto saved, engine.save_checkpoint(directory / "checkpoints"));
@@ -192,7 +215,7 @@ bool is_cloned_on(const std::filesystem::path& directory) {
     return ok();
   };
   const RunOptions options = small_run();
-  const RunResult result = train(saving(options, directory / "run", save));
+  const RunResult result = train(saving(options, durable_directory, save));
   EXPECT_FALSE(result.error) << result.error->message();
   for (const char* step : {"global_step1", "global_step3"}) {
     const RunResult loaded = train(loading(options, directory / "checkpoints" / step));
@@ -209,7 +232,10 @@ TEST(SaveCheckpoint, IsAReflinkWhereTheFileSystemHasIt) {
     const MountedFileSystem mounted(kind);
     if (!mounted.skip_reason().empty()) GTEST_SKIP() << mounted.skip_reason();
     const bool has_reflinks = kind == MountedFileSystem::Kind::xfs || kind == MountedFileSystem::Kind::btrfs;
-    EXPECT_EQ(is_cloned_on(mounted.path()), has_reflinks);
+    const ScratchDirectory elsewhere;  // no durable directory is on a tmpfs
+    const auto& durable_directory =
+        kind == MountedFileSystem::Kind::tmpfs ? elsewhere.path() : mounted.path();
+    EXPECT_EQ(is_cloned_on(mounted.path(), durable_directory / "run"), has_reflinks);
   }
 }
 

@@ -63,6 +63,30 @@ TEST(EngineCommitFaults, RefusesADirectoryInMemory) {
   EXPECT_FALSE(fs::exists(directory)) << "a refusal makes nothing";
 }
 
+// Their rates are measured at each start, so that the bytes are divided by them.
+TEST(EngineCommitFaults, IsLeftAsItIsByAStartThatMeasuresTheDirectories) {
+  for (const OffloadDevice to : {OffloadDevice::nvme, OffloadDevice::cpu}) {
+    SCOPED_TRACE(to_string(to));
+    const ScratchDirectory scratch;
+    Config config = durable_config(scratch.path(), to);
+    const std::string one_directory = commit_one_step(config);
+    for (const char* const name : {"a", "b"}) fs::create_directory(scratch.path() / name);
+    config.penstock.durable_directories.push_back(scratch.path() / "b");
+    for (int start = 0; start < 2; ++start) {
+      const OneRank run = OneRank::create(config).value();
+      EXPECT_EQ(run.engine().resume().value()->step, 1u);
+      EXPECT_EQ(run.engine().digest().value(), one_directory);
+    }
+    config.penstock.durable_directories = {scratch.path() / "a" / "run", scratch.path() / "b" / "run"};
+    const std::string two_directories = commit_one_step(config);
+    for (int start = 0; start < 2; ++start) (void)OneRank::create(config).value();
+
+    const OneRank again = OneRank::create(config).value();
+    EXPECT_EQ(again.engine().resume().value()->step, 1u);
+    EXPECT_EQ(again.engine().digest().value(), two_directories);
+  }
+}
+
 // The clock of a machine may be set back between two runs.
 TEST(EngineCommitFaults, IsContinuedWhateverTheTimesOfItsFilesAre) {
   const ScratchDirectory scratch;
@@ -196,6 +220,36 @@ TEST(EngineCommitFaults, NeedsADirectoryAndAnEndedStep) {
   run.initialize();
   expect(run.engine().commit(), ErrorCode::failed_state, "durable_directory");
   expect(run.engine().resume(), ErrorCode::failed_state, "durable_directory");
+}
+
+TEST(EngineCommitFaults, KeepsTheRunInMemoryWhereARestoreIsRefused) {
+  const ScratchDirectory scratch;
+  const OneRank run = OneRank::create(durable_config(scratch.path())).value();
+  run.initialize();
+  run.train();
+  (void)run.engine().save_checkpoint(scratch.path() / "checkpoints").value();
+  run.train();
+  const std::string expected = run.engine().digest().value();
+  const auto expect_refused = [&](const char* text) {
+    expect(run.engine().resume(), ErrorCode::failed_state, text);
+    expect(run.engine().load_checkpoint(scratch.path() / "checkpoints"), ErrorCode::failed_state, text);
+  };
+
+  auto gradients = run.engine().gradients(1, *run.stream).value();
+  expect_refused("step");
+  run.engine().abandon_step(*run.stream).value();
+  {
+    const auto lease = run.engine().acquire(0, *run.stream).value();
+    expect_refused("lease");
+  }
+  (void)run.engine().park(tiers::Tier::host).value();
+  expect_refused("unpark()");
+  (void)run.engine().unpark().value();
+
+  EXPECT_EQ(run.engine().digest().value(), expected);
+  run.train();
+  EXPECT_EQ(run.engine().resume().value()->step, 1u);
+  expect(run.engine().initialize(OneRank::fill), ErrorCode::failed_state, "resume()");
 }
 
 // At each request of a commit, of swap files and copies.

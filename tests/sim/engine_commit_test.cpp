@@ -108,6 +108,32 @@ TEST(EngineCommit, IsNotReplacedByANewRun) {
   EXPECT_NE(again.error->message().find("resume()"), std::string::npos) << again.error->message();
 }
 
+TEST(EngineCommit, IsNotReplacedWhereAPartOfItIsMissing) {
+  const ScratchDirectory scratch;
+  const auto directory = scratch.path() / "run", away = scratch.path() / "away";
+  const RunOptions options = durable(small_run(), directory);
+  RunOptions twice = first_part(options, 2);
+  twice.after_steps = [](Engine& engine) -> Result<void> {
+    for (int i = 0; i < 2; ++i) PENSTOCK_TRY(engine.commit());
+    return ok();
+  };
+  ASSERT_FALSE(train(twice).error);
+  RunOptions alone = options;
+  alone.ranks = 1;
+  std::filesystem::rename(directory / "rank0001", away);
+  for (const RunOptions& later : {options, second_part(options, 2), alone}) {
+    const RunResult refused = train(later);
+    ASSERT_TRUE(refused.error);
+    EXPECT_EQ(refused.error->code(), ErrorCode::corrupted) << refused.error->message();
+    EXPECT_NE(refused.error->message().find("rank0001"), std::string::npos) << refused.error->message();
+  }
+
+  std::filesystem::remove_all(directory / "rank0001");
+  std::filesystem::rename(away, directory / "rank0001");
+
+  EXPECT_FALSE(train(second_part(options, 2)).error);
+}
+
 TEST(EngineCommit, KeepsWhatTheTrainerGivesIt) {
   const ScratchDirectory scratch;
   const RunOptions options = durable(small_run(), scratch.path() / "run");

@@ -107,9 +107,11 @@ bool reserve_shares(const SwapNeed& need, std::vector<Candidate>& candidates) {
   }
 }
 
-/// Options for the measurement: short queues suffice.
+/// Options for the measurement: short queues suffice. It writes to a file of its own: one with a name has the bytes of
+/// an earlier process.
 PathOptions as_measured(const PathOptions& path) {
   PathOptions options = path;
+  options.file_name.clear();
   options.weight = 1;
   options.request_max = std::min(path.request_max, 4_MiB);
   options.in_flight_max = std::min(path.in_flight_max, 16_MiB);

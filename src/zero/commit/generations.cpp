@@ -6,17 +6,25 @@
 
 namespace penstock::zero {
 
-Result<std::optional<FoundManifest>> choose_generation(std::span<const FoundManifest> found,
-                                                       const std::string& directory) {
-  std::map<FoundManifest, std::set<std::uint32_t>>
-      commits;  // the ranks of each, which is described by its rank 0
+namespace {
+
+/// The ranks of each commit, which is described by its rank 0.
+std::map<FoundManifest, std::set<std::uint32_t>> commits_of(std::span<const FoundManifest> found) {
+  std::map<FoundManifest, std::set<std::uint32_t>> commits;
   for (const FoundManifest& one : found) {
     FoundManifest commit = one;
     commit.rank = 0;
     commits[commit].insert(one.rank);
   }
+  return commits;
+}
+
+}  // namespace
+
+Result<std::optional<FoundManifest>> choose_generation(std::span<const FoundManifest> found,
+                                                       const std::string& directory) {
   std::optional<FoundManifest> chosen;
-  for (const auto& [commit, ranks] : commits) {
+  for (const auto& [commit, ranks] : commits_of(found)) {
     if (ranks.size() != commit.ranks) continue;
     if (chosen && chosen->run != commit.run) {
       return Error::invalid_argument("Engine::create")
@@ -27,6 +35,19 @@ Result<std::optional<FoundManifest>> choose_generation(std::span<const FoundMani
     if (!chosen || commit.generation > chosen->generation) chosen = commit;
   }
   return chosen;
+}
+
+std::optional<MissingPart> newest_missing_part(std::span<const FoundManifest> found) {
+  std::optional<MissingPart> newest;
+  for (const auto& [commit, ranks] : commits_of(found)) {
+    if (newest && newest->generation >= commit.generation) continue;
+    for (std::uint32_t rank = 0; rank < commit.ranks; ++rank) {
+      if (ranks.contains(rank)) continue;
+      newest = MissingPart{.generation = commit.generation, .ranks = commit.ranks, .rank = rank};
+      break;
+    }
+  }
+  return newest;
 }
 
 }  // namespace penstock::zero

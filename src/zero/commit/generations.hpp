@@ -26,4 +26,13 @@ struct FoundManifest {
 [[nodiscard]] Result<std::optional<FoundManifest>> choose_generation(std::span<const FoundManifest> found,
                                                                      const std::string& directory);
 
+/// A commit, and a rank that has no manifest of it.
+struct MissingPart {
+  std::uint64_t generation = 0;
+  std::uint32_t ranks = 0, rank = 0;
+};
+/// Of the newest commit that lacks one. A run that is killed leaves one of generation 1, or beside an older whole one;
+/// else a part was lost.
+[[nodiscard]] std::optional<MissingPart> newest_missing_part(std::span<const FoundManifest> found);
+
 }  // namespace penstock::zero

@@ -44,22 +44,6 @@ Result<std::string> find_file(const RankDirectory::Options& options, std::uint32
   return committed.string();
 }
 
-/// Errors: unsupported, for a directory whose files do not outlive the machine's power.
-Result<void> check_lasts(const RankDirectory::Options& options, const std::filesystem::path& directory) {
-  return bounded<void>(options, "RankDirectory::open", directory,
-                       [files = options.files, directory]() -> Result<void> {
-                         // The run may have to make it.
-                         std::string type = files->type_name(directory);
-                         if (type == "unknown")
-                           type = files->type_name((directory / "").parent_path().parent_path());
-                         if (type != "tmpfs") return ok();
-                         return Error::unsupported("RankDirectory::open")
-                             .object(directory.string())
-                             .reason("it is a tmpfs, in memory, which loses a run with the machine's power")
-                             .advice("name a directory on a drive as penstock.durable_directory");
-                       });
-}
-
 }  // namespace
 
 std::string rank_name(std::uint32_t rank) {
@@ -74,11 +58,24 @@ std::string manifest_name(std::uint32_t engine, std::uint64_t generation) {
   return engine_prefix(engine) + text + ".manifest";
 }
 
+Result<void> RankDirectory::check_lasts(const Options& options, const std::filesystem::path& directory) {
+  return bounded<void>(options, "RankDirectory::open", directory,
+                       [files = options.files, directory]() -> Result<void> {
+                         // The run may have to make it.
+                         std::string type = files->type_name(directory);
+                         if (type == "unknown")
+                           type = files->type_name((directory / "").parent_path().parent_path());
+                         if (type != "tmpfs") return ok();
+                         return Error::unsupported("RankDirectory::open")
+                             .object(directory.string())
+                             .reason("it is a tmpfs, in memory, which loses a run with the machine's power")
+                             .advice("name a directory on a drive as penstock.durable_directory");
+                       });
+}
+
 Result<std::unique_ptr<RankDirectory>> RankDirectory::open(Options options) {
   std::unique_ptr<RankDirectory> made(new RankDirectory(std::move(options)));
   const Options& opened = made->options_;
-  for (const std::filesystem::path& directory : opened.directories)
-    PENSTOCK_TRY(check_lasts(opened, directory));
   for (std::size_t i = 0; i < opened.directories.size(); ++i) {
     const std::filesystem::path above = opened.directories[i], own = made->path(i);
     auto lock =

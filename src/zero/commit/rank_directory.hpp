@@ -32,6 +32,11 @@ class RankDirectory {
     TimePoint deadline = std::chrono::seconds(60);
   };
 
+  /// Errors: unsupported, for a directory, or the one above it, whose files do not outlive the machine's power;
+  /// deadline_exceeded.
+  [[nodiscard]] static Result<void> check_lasts(const Options& options,
+                                                const std::filesystem::path& directory);
+
   /// Makes the directories that do not exist, with mode 0700, and locks those of the rank.
   ///
   /// Errors: in_use, naming the process, while another run has one of them; not_found, for a directory above them;

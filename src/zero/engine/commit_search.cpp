@@ -104,6 +104,14 @@ Result<CommitSearch> search_commits(EngineContext& context, const char* operatio
     for (const std::string& note : search.notes) error = std::move(error).note(note);
     mine = error;
   }
+  const auto lost = newest_missing_part(all);
+  if (mine && !search.last && lost && lost->generation > 1) {
+    mine = Error(ErrorCode::corrupted, operation)
+               .object((where.directories.front() / rank_name(lost->rank)).string())
+               .reason("commit " + std::to_string(lost->generation) + " of " + std::to_string(lost->ranks) +
+                       " ranks has no part of rank " + std::to_string(lost->rank))
+               .advice("bring that directory back; or name another durable directory for a new run");
+  }
   PENSTOCK_TRY(agree_on_outcome(context, operation, mine));
   return search;
 }

@@ -4,9 +4,15 @@
 #include "zero/commit/copy_commit.hpp"
 #include "zero/engine/engine_state.hpp"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+#include <array>
 #include <chrono>
 #include <memory>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace penstock::zero {
 
@@ -26,10 +32,30 @@ Result<void> check_new(const RankDirectory& part, std::uint32_t engine) {
 
 }  // namespace
 
+/// One rank would remove the checkpoint that another one has not replaced. Collective.
+Result<void> EngineState::check_same_arguments(const std::filesystem::path& directory, std::uint32_t keep) {
+  const std::string& name = directory.native();
+  const std::array mine{XXH3_64bits(name.data(), name.size()), std::uint64_t{keep}};
+  std::vector<std::array<std::uint64_t, 2>> all(context_.communicator.size());
+  PENSTOCK_TRY(context_.exchange(ConstHostSpan(std::span(mine)), HostSpan(std::span(all)),
+                                 CollectiveSignature::Subject::commit));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == all.front()) continue;
+    return Error::invalid_argument(saving)
+        .object(all[rank][0] == all.front()[0] ? "options.keep" : "directory")
+        .reason("rank " + std::to_string(rank) + " has passed another one than rank 0")
+        .got(directory.string() + ", keep " + std::to_string(keep))
+        .advice("pass the same on all ranks: each makes a subdirectory of its own");
+  }
+  return ok();
+}
+
 Result<SavedCheckpoint> EngineState::save_checkpoint(const std::filesystem::path& directory,
                                                      const SaveOptions& options) {
   const TimePoint began = Clock::steady().now();
   SavedCheckpoint saved;
+  PENSTOCK_TRY(check_commit(saving));
+  PENSTOCK_TRY(check_same_arguments(directory, options.keep));
   PENSTOCK_TRY_ASSIGN(saved.commit, commit(options.client));
   const RankDirectory::Options& durable = commits_->where();
   const std::uint32_t engine = options_.engine_number;
@@ -68,8 +94,7 @@ Result<SavedCheckpoint> EngineState::save_checkpoint(const std::filesystem::path
 }
 
 Result<Resumed> EngineState::load_checkpoint(const std::filesystem::path& directory) {
-  PENSTOCK_TRY(check_not_failed(loading));
-  PENSTOCK_TRY(check_no_commit(loading));
+  PENSTOCK_TRY(check_restorable(loading));
   PENSTOCK_TRY(check_new_run(loading));
   const TimePoint deadline = std::chrono::seconds(options_.config.penstock.io_deadline_seconds);
   tiers::FileSystem* const files = commits_ ? commits_->where().files : &tiers::real_file_system();

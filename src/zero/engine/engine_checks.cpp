@@ -36,6 +36,15 @@ Result<void> EngineState::between_steps(const char* operation) const {
   return ok();
 }
 
+Result<void> EngineState::check_restorable(const char* operation) const {
+  PENSTOCK_TRY(check_not_failed(operation));
+  PENSTOCK_TRY(check_not_interrupted(operation));
+  PENSTOCK_TRY(check_here(operation, ParkKinds::all));
+  PENSTOCK_TRY(check_no_commit(operation));
+  PENSTOCK_TRY(between_steps(operation));
+  return residency_->check_no_leases(operation);
+}
+
 /// The check of every call of a step.
 Result<void> EngineState::ready(const char* operation) const {
   PENSTOCK_TRY(check_not_failed(operation));

@@ -28,7 +28,7 @@ Result<void> EngineState::check_durable(const char* operation) const {
 
 /// Errors: failed_state, if values were set beside a commit that a later one would replace.
 Result<void> EngineState::check_new_run(const char* operation) const {
-  if (!commits_ || !commits_->last() || resumed_) return ok();
+  if (!commits_ || !commits_->last()) return ok();
   return Error(ErrorCode::failed_state, operation)
       .reason("the durable directory has a run, which the next commit would replace")
       .object(options_.config.penstock.durable_directories.front().string())
@@ -114,12 +114,10 @@ void EngineState::start_commit() {
 Result<std::optional<Resumed>> EngineState::resume() {
   constexpr const char* operation = "Engine::resume";
   PENSTOCK_TRY(check_durable(operation));
-  PENSTOCK_TRY(check_not_failed(operation));
-  PENSTOCK_TRY(check_no_commit(operation));
+  PENSTOCK_TRY(check_restorable(operation));
   if (!commits_->last()) return std::optional<Resumed>();
   Resumed resumed{.notes = commits_->notes()};
   PENSTOCK_TRY(restore_commit(operation, commits_->where(), *commits_->last(), resumed));
-  resumed_ = true;
   return std::optional(std::move(resumed));
 }
 

@@ -167,6 +167,7 @@ class EngineState : private FlatResidency::Effects {
   [[nodiscard]] Manifest manifest(std::span<const std::byte> client) const;
   void start_commit();
   Result<CommitReport> end_commit();
+  [[nodiscard]] Result<void> check_same_arguments(const std::filesystem::path& directory, std::uint32_t keep);
   Result<void> restore_commit(const char* operation, const RankDirectory::Options& where,
                               const FoundManifest& commit, Resumed& resumed);
   Result<void> restore_own(const char* operation, const RankDirectory::Options& where,
@@ -182,6 +183,8 @@ class EngineState : private FlatResidency::Effects {
   [[nodiscard]] Result<void> check_not_interrupted(const char* operation) const;
   [[nodiscard]] Result<void> ready(const char* operation) const;
   [[nodiscard]] Result<void> between_steps(const char* operation) const;
+  /// Of a call that sets all values: before it changes any.
+  [[nodiscard]] Result<void> check_restorable(const char* operation) const;
   [[nodiscard]] Result<void> check_step(const StepOptions& step) const;
   [[nodiscard]] Result<void> check_units_without_gradient(const std::vector<std::uint32_t>& units) const;
   [[nodiscard]] Result<void> check_unit(const char* operation, std::uint32_t unit) const;
@@ -220,7 +223,6 @@ class EngineState : private FlatResidency::Effects {
   tiers::Stream* gradient_stream_ = nullptr;  // the stream given to the current gradients() call
   bool joined_ = false, pinned_ = false, initialized_ = false;
   std::optional<EngineCommits> commits_;  // if the run is durable
-  bool resumed_ = false;
   std::uint64_t skipped_steps_ = 0;
   Parking parking_;
   std::array<ByteCount, tiers::tier_count> parked_max_ = {};  // that the ledger predicts

@@ -93,13 +93,8 @@ Result<void> EngineState::restore(const char* operation, std::uint64_t step, con
         .wanted("at most " + std::to_string(most))
         .got(step);
   }
-  PENSTOCK_TRY(check_not_failed(operation));
-  PENSTOCK_TRY(check_not_interrupted(operation));
-  PENSTOCK_TRY(check_here(operation, ParkKinds::all));
-  PENSTOCK_TRY(check_no_commit(operation));
+  PENSTOCK_TRY(check_restorable(operation));
   PENSTOCK_TRY(context_.finish_update());
-  PENSTOCK_TRY(between_steps(operation));
-  PENSTOCK_TRY(residency_->check_no_leases(operation));
   PENSTOCK_TRY(residency_->drop_all(operation, *this));
   initialized_ = false;
   const auto checked = [&](ParameterId id, cpu_adam::StateKind kind, std::uint64_t first,

@@ -10,6 +10,7 @@
 #include <penstock/zero/comm/communicator.hpp>
 #include <penstock/zero/config/config.hpp>
 #include <penstock/zero/engine/commit.hpp>
+#include <penstock/zero/engine/leases.hpp>
 #include <penstock/zero/engine/park.hpp>
 #include <penstock/zero/engine/update_segment.hpp>
 #include <penstock/zero/layout/memory_plan.hpp>
@@ -22,117 +23,12 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <variant>
 #include <vector>
 
 namespace penstock::zero {
 
-class Engine;
 class RankDirectory;
 class EngineState;
-
-/// The right to read the gathered parameters of a unit on the device. While it exists, they are neither dropped nor
-/// moved. If MemoryPlan::shares_memory, they are the parameter shards themselves: do not write to them. end() or the
-/// destructor ends it, in the order of the stream that it was acquired with. Once the engine is destroyed, parameters()
-/// must not be used, and end() does nothing. Move-only.
-class UnitLease {
- public:
-  UnitLease() = default;
-  UnitLease(UnitLease&& other) noexcept { swap(other); }
-  UnitLease& operator=(UnitLease&& other) noexcept {
-    end();
-    swap(other);
-    return *this;
-  }
-  ~UnitLease() { end(); }
-
-  /// In the order of UnitLayout: its own parameters, then those it shares.
-  [[nodiscard]] std::span<const DeviceTensor> parameters() const { return parameters_; }
-  void end() noexcept;
-
- private:
-  friend class Engine;
-  void swap(UnitLease& other) noexcept {
-    std::swap(engine_, other.engine_);
-    std::swap(unit_, other.unit_);
-    std::swap(stream_, other.stream_);
-    std::swap(parameters_, other.parameters_);
-  }
-  std::weak_ptr<EngineState> engine_;
-  std::uint32_t unit_ = 0;
-  tiers::Stream* stream_ = nullptr;
-  std::vector<DeviceTensor> parameters_;
-};
-
-enum class CheckpointUse : std::uint8_t {
-  write,
-  read,       ///< do not write: what is written may be lost
-  last_read,  ///< the same; the contents are not needed after the lease
-};
-
-/// The right to use an activation checkpoint's memory on the device. end() or the destructor ends it, in the order of
-/// the stream that it was leased with. Once the engine is destroyed, bytes() must not be used, and end() does nothing.
-/// Move-only.
-class CheckpointLease {
- public:
-  CheckpointLease() = default;
-  CheckpointLease(CheckpointLease&& other) noexcept { swap(other); }
-  CheckpointLease& operator=(CheckpointLease&& other) noexcept {
-    end();
-    swap(other);
-    return *this;
-  }
-  ~CheckpointLease() { end(); }
-
-  /// CheckpointLayout::size bytes, aligned to 4096; empty once it has ended.
-  [[nodiscard]] DeviceSpan bytes() const { return bytes_; }
-  void end() noexcept;
-
- private:
-  friend class Engine;
-  void swap(CheckpointLease& other) noexcept {
-    std::swap(engine_, other.engine_);
-    std::swap(checkpoint_, other.checkpoint_);
-    std::swap(bytes_, other.bytes_);
-  }
-  std::weak_ptr<EngineState> engine_;
-  std::uint32_t checkpoint_ = 0;
-  DeviceSpan bytes_;
-};
-
-/// The destination of one parameter's gradient.
-struct GradientSlot {
-  DeviceTensor tensor;      ///< of the configuration's dtype; empty if the parameter is frozen
-  bool accumulate = false;  ///< true: add to the tensor; false: overwrite it, its contents are undefined
-};
-
-/// One parameter's gradient in memory of the caller, of any dtype; empty if the parameter is frozen.
-using GradientSource = std::variant<DeviceTensor, HostTensor>;
-
-/// The full gradient of a unit, to be written by its backward and then passed to reduce(). Move-only.
-class UnitGradients {
- public:
-  UnitGradients() = default;
-  UnitGradients(UnitGradients&& other) noexcept { swap(other); }
-  UnitGradients& operator=(UnitGradients&& other) noexcept {
-    swap(other);
-    return *this;
-  }
-
-  /// In the order of UnitLayout: those of its own parameters, then of those it shares.
-  [[nodiscard]] std::span<const GradientSlot> slots() const { return slots_; }
-
- private:
-  friend class Engine;
-  void swap(UnitGradients& other) noexcept {
-    std::swap(engine_, other.engine_);
-    std::swap(unit_, other.unit_);
-    std::swap(slots_, other.slots_);
-  }
-  std::weak_ptr<EngineState> engine_;
-  std::uint32_t unit_ = 0;
-  std::vector<GradientSlot> slots_;
-};
 
 struct StepOutcome {
   enum class Kind : std::uint8_t { updated, skipped } kind = Kind::updated;
@@ -410,10 +306,11 @@ class Engine {
   /// where the file system has it and the durable directory is on the same one, else at the drives' speed, through 4
   /// buffers of 32 blocks. The copy is complete by itself: load_checkpoint() and `penstock inspect`, `verify` and
   /// `export` read it. Then the file `directory`/latest names it. With SaveOptions::keep, the oldest complete
-  /// checkpoints of this run are removed. Each rank writes a subdirectory of its own. The directory is made, with mode
-  /// 0700, if it does not exist. Blocks as long as the drives do.
+  /// checkpoints of this run are removed. Each rank writes a subdirectory of its own; all pass the same arguments but
+  /// `client`. The directory is made, with mode 0700, if it does not exist. Blocks as long as the drives do.
   ///
-  /// Errors, of which all ranks get one: those of commit(); already_exists, for a checkpoint of this step;
+  /// Errors, of which all ranks get one: those of commit(); invalid_argument, for other arguments than a peer's;
+  /// already_exists, for a checkpoint of this step;
   /// corrupted, with the file and the offset, for bytes that are not those of the commit; no_space, in_use, permission
   /// and io, with the file. `latest` and earlier checkpoints are as they were then, and the run may go on. io also if
   /// an earlier one cannot be removed: the new one is complete.
