@@ -25,7 +25,8 @@ struct CommitSearch {
 /// Agrees with the peers on the last commit of `engine` that each rank finds in its directories, `where`. Collective.
 ///
 /// Errors, on all ranks: unsupported, for a manifest of another version; corrupted, if there are commits but none that
-/// is whole, unless the first one of a run is incomplete; invalid_argument, for directories of several runs; those of the files and of the peers.
+/// is whole, unless the first one of a run is incomplete; invalid_argument, for directories of several runs; those of
+/// the files and of the peers.
 [[nodiscard]] Result<CommitSearch> search_commits(EngineContext& context, const char* operation,
                                                   const RankDirectory::Options& where, std::uint32_t engine);
 
