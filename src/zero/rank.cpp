@@ -1,6 +1,6 @@
 #include <penstock/zero/rank.hpp>
 
-#include "zero/commit/rank_directory.hpp"
+#include "zero/commit/durable_directories.hpp"
 #include "zero/engine/engine_commits.hpp"
 #include "zero/launch/run_description.hpp"
 #include "zero/layout/path_options.hpp"
@@ -191,20 +191,23 @@ Result<void> Rank::State::open_directory(swap::RuntimeOptions& of_runtime) {
   if (directories.empty()) return ok();
   swap::PathOptions copies =
       of_runtime.paths.empty() ? path_options(options.config, {}, 1) : of_runtime.paths.front();
+  copies.weight = directories.size() == 1 ? 1 : 0;
   if (options.hooks.durable_files) options.hooks.durable_files(copies);
-  const RankDirectory::Options opened{
+  RankDirectory::Options opened{
       .files = copies.file_system,
       .copies = copies,
       .directories = directories,
       .rank = options.identity.rank,
       .deadline = std::chrono::seconds(options.config.penstock.io_deadline_seconds)};
-  for (const std::filesystem::path& one : directories) PENSTOCK_TRY(RankDirectory::check_lasts(opened, one));
+  PENSTOCK_TRY(check_directories(opened));
+  PENSTOCK_TRY_ASSIGN(opened.directories, manifests_first(opened));
   PENSTOCK_TRY_ASSIGN(directory, RankDirectory::open(opened));
+  PENSTOCK_TRY(check_all_named(*directory));
   for (swap::PathOptions& path : of_runtime.paths) {
-    const auto found = std::find(directories.begin(), directories.end(), path.directory);
-    const auto index = static_cast<std::size_t>(found - directories.begin());
+    const auto found = std::find(opened.directories.begin(), opened.directories.end(), path.directory);
+    const auto index = static_cast<std::size_t>(found - opened.directories.begin());
     path.directory = directory->path(index);
-    path.file_name = "swap" + std::to_string(index);
+    path.file_name = directory->swap_name(index);
   }
   for (std::uint32_t engine = 0; engine < members.size(); ++engine) {
     PENSTOCK_TRY_ASSIGN(auto extents,

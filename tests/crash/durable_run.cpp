@@ -48,7 +48,16 @@ void append(const std::filesystem::path& file, const std::string& text) {
 DurableRun::DurableRun(const Offload& offload, std::filesystem::path durable)
     : offload_(offload), durable_(durable.empty() ? directory_.path() / "durable" : std::move(durable)) {}
 
+std::vector<std::filesystem::path> DurableRun::durable_directories() const {
+  std::vector<std::filesystem::path> all;
+  for (std::size_t i = 0; i < offload_.directories; ++i)
+    all.push_back(durable_.string() + (i == 0 ? "" : std::to_string(i)));
+  std::rotate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(processes_ % all.size()), all.end());
+  return all;
+}
+
 int DurableRun::start(const std::optional<KillPoint>& kill) {
+  ++processes_;
   const int status = in_child([&] { return train_here({.kill = kill}); });
   EXPECT_LE(status, 0) << error();
   return std::max(-status, 0);
@@ -94,7 +103,7 @@ int DurableRun::train_here(const Harm& harm) const {
   std::atomic<std::uint64_t> resumed_step = 0;
 
   RunOptions options = run_of(offload_);
-  make_durable(options, durable_, offload_.commits);
+  make_durable(options, durable_directories(), offload_.commits);
   options.change_path = [&](std::uint32_t rank, swap::PathOptions& path) {
     path.file_system = &files;
     path.decorate = [&, rank](std::unique_ptr<tiers::IoEngine> engine) {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace penstock::zero::test {
 
@@ -20,6 +21,7 @@ struct Offload {
   OffloadDevice optimizer, parameters;
   cpu_adam::StateFormat format;
   Commits commits = Commits::at_once;
+  std::size_t directories = 1;  ///< in which the run commits, named in another order by each process
 };
 
 inline constexpr Offload offloads[] = {
@@ -29,6 +31,8 @@ inline constexpr Offload offloads[] = {
     {"CompressedStatesOnDisk", 2, OffloadDevice::nvme, OffloadDevice::none, cpu_adam::StateFormat::split_q8},
     {"AllInMemory", 3, OffloadDevice::cpu, OffloadDevice::cpu, cpu_adam::StateFormat::split_bf16,
      Commits::behind},
+    {"TwoDrives", 3, OffloadDevice::nvme, OffloadDevice::cpu, cpu_adam::StateFormat::split, Commits::at_once,
+     2},
 };
 
 /// Where a process is killed: at a call of the file system that its ranks share, or at a request of a rank's drive.
@@ -70,9 +74,13 @@ class DurableRun {
   void expect_continued(const std::string& digest);
 
  private:
+  /// In another order than the process before.
+  [[nodiscard]] std::vector<std::filesystem::path> durable_directories() const;
+
   const Offload& offload_;
   penstock::test::ScratchDirectory directory_;
   const std::filesystem::path durable_;
+  std::size_t processes_ = 0;
 };
 
 /// Of a run that is not durable, in a process of its own: this one starts no threads, so that it can fork.

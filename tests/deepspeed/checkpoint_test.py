@@ -138,6 +138,27 @@ def live_case(stage, dtype, options, scratch):
                  wanted)
 
 
+def other_names(scratch):
+    """The trainer has other names than DeepSpeed, where one parameter has two."""
+    golden = root / "tests/golden/checkpoint/visible_bf16_w2"
+    run(*convert, "to-penstock", golden, scratch / "states")
+    states = load_file(scratch / "states/states.safetensors")
+    first = sorted(key.removeprefix("master.") for key in states if key.startswith("master."))[0]
+    names, config = scratch / "names.json", scratch / "ds_config.json"
+    names.write_text(json.dumps({first: "other.name"}))
+    run(*convert, "to-penstock", golden, scratch / "renamed", "--rename", names)
+    renamed = load_file(scratch / "renamed/states.safetensors")
+    expect_equal("--rename", renamed, {key.replace(f".{first}", ".other.name"): value for key, value in states.items()})
+    wanted = zero_to_fp32(str(golden))
+    for stage in (1, 2, 3):
+        config.write_text(json.dumps({"zero_optimization": {"stage": stage}, "bf16": {"enabled": True}}))
+        back = scratch / f"back{stage}"
+        run(*convert, "to-deepspeed", scratch / "renamed", back, "--config", config, "--ranks", 2, "--rename", names,
+            "--buffers", scratch / "states/buffers.safetensors", "--shared", f"second.name={first}")
+        expect_equal(f"--shared, stage {stage}", {key: value.float() for key, value in zero_to_fp32(str(back)).items()},
+                     {key: value.float() for key, value in {**wanted, "second.name": wanted[first]}.items()})
+
+
 def refusals(scratch):
     golden = root / "tests/golden/checkpoint/visible_bf16_w2"
     config = scratch / "ds_config.json"
@@ -200,6 +221,7 @@ class Harmful:
 
 def cases():
     yield "refusals", refusals
+    yield "other names", other_names
     for world in (1, 2):
         yield f"golden, {world} ranks", lambda scratch, world=world: golden_case(world, scratch)
     for stage, dtype in itertools.product((1, 2, 3), ("bf16", "fp16", "fp32")):

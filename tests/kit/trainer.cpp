@@ -335,9 +335,9 @@ std::vector<std::uint32_t> Trainer::order_of_use(std::uint32_t step, std::uint32
   return order;
 }
 
-void make_durable(RunOptions& options, const std::filesystem::path& directory, Commits commits) {
+void make_durable(RunOptions& options, std::vector<std::filesystem::path> directories, Commits commits) {
   options.begins_where_restored = true;
-  options.config.penstock.durable_directories = {directory};
+  options.config.penstock.durable_directories = std::move(directories);
   options.restore = [](Engine& engine) -> Result<void> {
     PENSTOCK_TRY_ASSIGN(const auto resumed, engine.resume());
     if (resumed) return ok();

@@ -95,7 +95,7 @@ class Trainer {
 enum class Commits : std::uint8_t { at_once, behind };
 
 /// Makes a run durable: it continues what the directory has, and commits before each step's forward.
-void make_durable(RunOptions& options, const std::filesystem::path& directory,
+void make_durable(RunOptions& options, std::vector<std::filesystem::path> directories,
                   Commits commits = Commits::at_once);
 /// The value that the backward writes for one element, before rounding.
 [[nodiscard]] float fake_gradient(float weight, std::uint32_t rank, std::uint32_t step,

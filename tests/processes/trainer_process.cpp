@@ -82,7 +82,7 @@ int run(const Arguments& arguments) {
                      .membership = [group = *joined](std::uint32_t) { return process_membership(group); },
                      .only_rank = arguments.group.rank};
   options.config.offload_optimizer.device = options.config.offload_param.device = OffloadDevice::nvme;
-  if (!arguments.durable.empty()) make_durable(options, arguments.durable);
+  if (!arguments.durable.empty()) make_durable(options, {arguments.durable});
   std::uint32_t points = 0;
   options.trainer_error = [&](const Point& point) -> std::optional<ErrorCode> {
     const bool is_chosen = point.step == 1 && points++ == arguments.point;

@@ -7,6 +7,7 @@
 #include <penstock/tiers/io/fault_file_system.hpp>
 
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
@@ -167,6 +168,41 @@ TEST(SaveCheckpoint, KeepsAsManyAsAreAskedFor) {
   EXPECT_EQ(loaded.digest, result.digest);
 }
 
+TEST(SaveCheckpoint, CountsThoseOfTheRunThatWasLoaded) {
+  const ScratchDirectory scratch;
+  const auto checkpoints = scratch.path() / "checkpoints";
+  const auto save_at = [&](std::uint64_t first, std::uint32_t keep) {
+    return [&checkpoints, first, keep](Engine& engine, std::uint32_t) -> Result<void> {
+      if (engine.completed_steps() < first) return ok();
+      PENSTOCK_TRY(engine.save_checkpoint(checkpoints, {.keep = keep}));
+      return ok();
+    };
+  };
+  RunOptions options = small_run();
+  options.steps = 6;
+  const RunResult whole = train(saving(options, scratch.path() / "run", save_at(1, 0)));
+  ASSERT_FALSE(whole.error) << whole.error->message();
+  std::filesystem::remove_all(checkpoints / "global_step3");
+
+  // Back to step 2, in another durable directory. Steps 4 and 5 are not older than the new one.
+  RunOptions back =
+      loading(saving(options, scratch.path() / "again", save_at(3, 2)), checkpoints / "global_step2");
+  back.steps = 4;
+  const RunResult again = train(back);
+
+  ASSERT_FALSE(again.error) << again.error->message();
+  std::vector<std::string> left;
+  for (const auto& one : std::filesystem::directory_iterator(checkpoints))
+    left.push_back(one.path().filename().string());
+  std::ranges::sort(left);
+  EXPECT_EQ(left, (std::vector<std::string>{"global_step2", "global_step3", "global_step4", "global_step5",
+                                            "latest"}));
+  EXPECT_EQ(text_of(checkpoints / "latest"), "global_step3");
+  const RunResult loaded = train(loading(options, checkpoints));
+  ASSERT_FALSE(loaded.error) << loaded.error->message();
+  EXPECT_EQ(loaded.digest, whole.digest);
+}
+
 TEST(SaveCheckpoint, RefusesToReplaceOne) {
   const ScratchDirectory scratch;
   const auto save = [&](Engine& engine, std::uint32_t rank) -> Result<void> {
@@ -182,6 +218,55 @@ TEST(SaveCheckpoint, RefusesToReplaceOne) {
   const RunResult loaded = train(loading(options, scratch.path() / "checkpoints"));
   ASSERT_FALSE(loaded.error) << loaded.error->message();
   EXPECT_EQ(loaded.digest, result.digest);
+}
+
+TEST(SaveCheckpoint, ReplacesWhatAKilledProcessHasLeft) {
+  const ScratchDirectory scratch;
+  const auto checkpoints = scratch.path() / "checkpoints", checkpoint = checkpoints / "global_step1";
+  int commits = 2;  // with that of save_checkpoint()
+  const auto save = [&](Engine& engine, std::uint32_t) -> Result<void> {
+    for (int i = 1; i < commits; ++i) PENSTOCK_TRY(engine.commit());
+    PENSTOCK_TRY(engine.save_checkpoint(checkpoints));
+    return ok();
+  };
+  const RunOptions options = small_run();
+  ASSERT_FALSE(train(saving(options, scratch.path() / "run", save)).error);
+  for (const char* name : {"rank0000", "rank0001"}) {  // one part is not complete, or there is none
+    std::filesystem::remove_all(scratch.path() / "run");
+    std::filesystem::remove_all(checkpoints / "global_step2");
+    std::filesystem::remove_all(checkpoints / "global_step3");
+    std::filesystem::remove_all(checkpoint / name);
+    ++commits;
+
+    const RunResult again = train(saving(options, scratch.path() / "run", save));
+
+    ASSERT_FALSE(again.error) << again.error->message();
+    EXPECT_EQ(train(loading(options, checkpoint)).digest, again.digest);
+    for (const char* part : {"rank0000", "rank0001"})
+      EXPECT_EQ(std::distance(std::filesystem::directory_iterator(checkpoint / part), {}), 3) << part;
+  }
+}
+
+TEST(SaveCheckpoint, IsRefusedWhereLatestIsNoFile) {
+  const ScratchDirectory scratch;
+  const auto checkpoints = scratch.path() / "checkpoints";
+  std::filesystem::create_directories(checkpoints / "latest");
+  std::uint64_t commits = 0;
+  const auto save = [&](Engine& engine, std::uint32_t rank) -> Result<void> {
+    for (const auto& directory : {checkpoints, std::filesystem::path()}) {
+      const auto saved = engine.save_checkpoint(directory);
+      EXPECT_EQ(saved.error().code(), ErrorCode::invalid_argument) << saved.error().message();
+      EXPECT_NE(saved.error().message().find(directory.empty() ? "empty" : "latest"), std::string::npos);
+    }
+    PENSTOCK_TRY_ASSIGN(const auto commit, engine.commit());
+    if (rank == 0) commits = commit.generation;
+    return ok();
+  };
+  const RunResult result = train(saving(small_run(), scratch.path() / "run", save));
+
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_EQ(commits, 3u) << "a refusal commits nothing";
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(checkpoints), {}), 1);
 }
 
 TEST(SaveCheckpoint, LeavesThePartThatAnotherProcessHas) {
@@ -277,6 +362,26 @@ TEST(SaveCheckpoint, KeepsTheLastOneWhereTheDiskFails) {
   }
 }
 
+TEST(LoadCheckpoint, ReadsAFileSystemThatMayNotBeWritten) {
+  const MountedFileSystem mounted(MountedFileSystem::Kind::tmpfs);
+  if (!mounted.skip_reason().empty()) GTEST_SKIP() << mounted.skip_reason();
+  const ScratchDirectory scratch;
+  const auto checkpoints = mounted.path() / "checkpoints";
+  const auto save = [&](Engine& engine, std::uint32_t) -> Result<void> {
+    PENSTOCK_TRY(engine.save_checkpoint(checkpoints));
+    return ok();
+  };
+  const RunOptions options = small_run();
+  const RunResult whole = train(saving(options, scratch.path() / "run", save));
+  ASSERT_FALSE(whole.error) << whole.error->message();
+  ASSERT_EQ(::mount(nullptr, mounted.path().c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr), 0);
+
+  const RunResult loaded = train(loading(options, checkpoints));
+
+  ASSERT_FALSE(loaded.error) << loaded.error->message();
+  EXPECT_EQ(loaded.digest, whole.digest);
+}
+
 TEST(LoadCheckpoint, NamesWhatIsWrong) {
   const ScratchDirectory scratch;
   const auto checkpoints = scratch.path() / "checkpoints";
@@ -300,7 +405,7 @@ TEST(LoadCheckpoint, NamesWhatIsWrong) {
   expect(refusal(options, scratch.path()), {"neither the file \"latest\" nor the parts of ranks"});
   RunOptions other = options;
   other.model.units[1].parameters[0].name = "other";
-  expect(refusal(other, checkpoints), {"another model", "wanted other of 40001 elements, got weight"});
+  expect(refusal(other, checkpoints), {"another model", "wanted weight of 40001 elements, got other"});
   expect(refusal(durable(options, scratch.path() / "run"), checkpoints), {"the durable directory has a run"});
 
   const auto tensors = checkpoints / "global_step2" / "rank0001" / "tensors0";
@@ -314,7 +419,10 @@ TEST(LoadCheckpoint, NamesWhatIsWrong) {
   expect(refusal(options, checkpoints / "global_step2"),
          {"not those that were committed: " + tensors.string(), "offset", "failed on another rank: rank 1"});
   std::filesystem::remove_all(checkpoints / "global_step1" / "rank0001");
-  expect(refusal(options, checkpoints / "global_step1"), {"no checkpoint of all ranks"});
+  expect(refusal(options, checkpoints / "global_step1"), {"no checkpoint of engine 0 of all ranks"});
+  expect(refusal(options, ""), {"its name is empty"});
+  std::ofstream(checkpoints / "latest") << "global_step3\n";  // of an editor
+  EXPECT_FALSE(train(loading(options, checkpoints)).error);
   std::ofstream(checkpoints / "latest") << "../elsewhere";
   expect(refusal(options, checkpoints), {"latest", "it names no checkpoint", "../elsewhere"});
 }

@@ -28,7 +28,7 @@ TEST(EngineCommitBehind, HasTheStatesOfItsStep) {
     ASSERT_FALSE(whole.error) << whole.error->message();
     const ScratchDirectory scratch;
     RunOptions first = options;
-    make_durable(first, scratch.path() / "run", Commits::behind);
+    make_durable(first, {scratch.path() / "run"}, Commits::behind);
     const RunResult ended = train(first);
     ASSERT_FALSE(ended.error) << ended.error->message();
     EXPECT_EQ(ended.digest, whole.digest);

@@ -184,22 +184,6 @@ TEST(EngineCommitFaults, NamesADamagedManifest) {
   expect(OneRank::create(config), ErrorCode::corrupted, "manifest");
 }
 
-TEST(EngineCommitFaults, NamesAFileThatIsMissingOrCut) {
-  for (const bool missing : {false, true}) {
-    const ScratchDirectory scratch;
-    const Config config = durable_config(scratch.path());
-    (void)commit_one_step(config);
-    const fs::path file = only_file(scratch.path(), "swap0");
-    missing ? (void)fs::remove(file) : fs::resize_file(file, 4096);
-
-    const OneRank run = OneRank::create(config).value();
-
-    const auto resumed = run.engine().resume();
-    ASSERT_FALSE(resumed);
-    EXPECT_NE(resumed.error().message().find("swap0"), std::string::npos) << resumed.error().message();
-  }
-}
-
 TEST(EngineCommitFaults, NeedsADirectoryAndAnEndedStep) {
   const ScratchDirectory scratch;
   Config config = durable_config(scratch.path());

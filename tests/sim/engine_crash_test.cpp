@@ -6,10 +6,12 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace penstock::zero::test {
@@ -54,11 +56,14 @@ struct Machines {
   std::vector<std::unique_ptr<tiers::SimDisk>> disks;
 };
 
-/// Trains with a commit before each step, on machines whose power may fail.
-RunResult train_on(const Machines& machines, RunOptions options, std::uint64_t seed) {
-  options.seed = seed;
+/// Trains with a commit before each step, on machines whose power may fail. Every third run has two directories, which
+/// are named in another order each time.
+RunResult train_on(const Machines& machines, RunOptions options, std::uint64_t run, std::uint64_t attempt) {
+  options.seed = run * 1000 + attempt;
   options.disks = machines.all();
-  make_durable(options, "/durable", seed % 2 == 0 ? Commits::at_once : Commits::behind);
+  std::vector<std::filesystem::path> directories = {"/durable"};
+  if (run % 3 == 0) directories.insert(attempt % 2 == 0 ? directories.end() : directories.begin(), "/second");
+  make_durable(options, std::move(directories), attempt % 2 == 0 ? Commits::at_once : Commits::behind);
   return train(options);
 }
 
@@ -72,7 +77,7 @@ std::uint64_t crash_until_done(std::uint64_t seed, const std::string& expected) 
     // More and more operations, so that it ends.
     tiers::SimDisk& fails = *machines.disks[random.below(options.ranks)];
     fails.power_cut_after(random.below(30 + attempt * attempt), random.next());
-    const RunResult result = train_on(machines, options, seed * 1000 + attempt);
+    const RunResult result = train_on(machines, options, seed, attempt);
     const bool failed = !fails.has_power();
     for (const auto& disk : machines.disks) disk->power_on();
     if (!result.error) {

@@ -1,12 +1,15 @@
 #include "kit/cluster.hpp"
 #include "kit/scratch_directory.hpp"
 #include "run_penstock.hpp"
+#include "zero/commit/rank_directory.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -107,8 +110,93 @@ TEST_F(DurableCommands, ADamagedManifestIsNamed) {
     const auto result = run_penstock({command, directory()});
     EXPECT_EQ(result.status, 1) << result.out;
     EXPECT_NE(result.err.find(manifest.string()), std::string::npos) << result.err;
-    EXPECT_NE(result.out.find("incomplete"), std::string::npos) << result.out;
+    EXPECT_NE(result.err.find("without rank0001"), std::string::npos) << result.err;
   }
+}
+
+TEST_F(DurableCommands, ACommitThatAKilledRunHasBegunIsNoDamage) {
+  const auto manifest = file_of_rank("engine0-");
+  auto unfinished = RankDirectory::read_of({.directories = {directory()}}, 1, 0, 1).value();
+  unfinished.generation = 2;
+  unfinished.attempt += 1;
+  ASSERT_TRUE(RankDirectory::open({.directories = {directory()}, .rank = 1}).value()->write(unfinished));
+
+  const auto verified = run_penstock({"verify", "--json", directory()});
+  const auto inspected = run_penstock({"inspect", directory()});
+
+  EXPECT_EQ(verified.status, 0) << verified.err;
+  ASSERT_EQ(verified.json().size(), 1u);
+  EXPECT_EQ(verified.json()[0]["generation"].asUInt(), 1u);
+  EXPECT_EQ(inspected.status, 0) << inspected.err;
+  EXPECT_NE(inspected.out.find("not used: a run continues from commit 1"), std::string::npos)
+      << inspected.out;
+}
+
+TEST_F(DurableCommands, AMissingPartIsNamed) {
+  std::filesystem::remove_all(directory() + "/rank0001");
+
+  for (const char* command : {"inspect", "verify", "export"}) {
+    std::vector<std::string> words = {command, directory()};
+    if (words[0] == "export") words.push_back(directory() + "/out");
+    const auto result = run_penstock(words);
+    EXPECT_EQ(result.status, 1) << result.out;
+    EXPECT_NE(result.err.find("commit 1 of 2 ranks without rank0001"), std::string::npos) << result.err;
+  }
+}
+
+TEST_F(DurableCommands, DirectoriesOfTwoRunsAreRefused) {
+  const ScratchDirectory other;
+  std::filesystem::copy(directory(), other.path() / "run", std::filesystem::copy_options::recursive);
+
+  for (const char* command : {"inspect", "verify"}) {
+    const auto result = run_penstock({command, directory(), (other.path() / "run").string()});
+    EXPECT_EQ(result.status, 2) << result.out;
+    EXPECT_NE(result.err.find("a run of its own"), std::string::npos) << result.err;
+  }
+}
+
+TEST_F(DurableCommands, ACheckpointIsFoundByLatest) {
+  const ScratchDirectory other;
+  std::filesystem::copy(directory(), other.path() / "global_step3", std::filesystem::copy_options::recursive);
+  std::ofstream(other.path() / "latest") << "global_step3";
+
+  for (const char* command : {"inspect", "verify"}) {
+    const auto result = run_penstock({command, other.path().string()});
+    EXPECT_EQ(result.status, 0) << result.err;
+    EXPECT_NE(result.out.find("commit 1 of engine 0"), std::string::npos) << result.out;
+  }
+}
+
+TEST_F(DurableCommands, ARunThatGoesOnIsNoDamage) {
+  RunOptions options{.ranks = ranks, .micro_batches = 1, .steps = 4000};
+  options.config.offload_optimizer.device = OffloadDevice::nvme;
+  options.config.penstock.durable_directories = {directory()};
+  options.begins_where_restored = true;
+  options.restore = [](Engine& engine) -> Result<void> {
+    PENSTOCK_TRY(engine.resume());
+    return ok();
+  };
+  std::atomic<bool> ends = false;
+  std::atomic<std::size_t> commits = 0;
+  options.without_leases = [&](Engine& engine, const RunOptions::ProgramPoint& point) -> Result<void> {
+    if (point.unit != 0 || point.place != RunOptions::ProgramPoint::Place::forward) return ok();
+    if (ends) return Error(ErrorCode::failed_state, "the test").reason("ends");
+    PENSTOCK_TRY(engine.commit());
+    ++commits;
+    return ok();
+  };
+  std::thread run([&] { (void)train(options); });
+  for (int i = 0; i < 150; ++i) {
+    EXPECT_EQ(run_penstock({"inspect", directory()}).status, 0);
+    const auto verified = run_penstock({"verify", directory()});
+    const bool is_replaced =
+        verified.err.find("has replaced the commit while it was read") != std::string::npos;
+    EXPECT_EQ(verified.status == 0, !is_replaced) << verified.err;
+  }
+  ends = true;
+  run.join();
+  EXPECT_EQ(run_penstock({"verify", directory()}).status, 0);
+  EXPECT_GT(commits, 20u);
 }
 
 TEST_F(DurableCommands, ADirectoryWithoutACommitIsRefused) {

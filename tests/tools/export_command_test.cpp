@@ -79,6 +79,12 @@ TEST_F(ExportCommand, StatesAreImportedIntoANewDirectory) {
   const auto other = run_penstock({"import", path("out"), lion, path("lion")});
   const auto no_layout = run_penstock({"import", path("out"), config, path("lion"), "--layout", layout});
 
+  const auto elsewhere = write("elsewhere.json", R"({"train_batch_size": 4, "bf16": {"enabled": true},
+      "optimizer": {"type": "AdamW"}, "penstock": {"durable_directory": "/run9"}})");
+  const auto misnamed = run_penstock({"import", path("out"), elsewhere, path("lion"), "--ranks", "4"});
+  EXPECT_EQ(misnamed.status, 2) << misnamed.out;
+  EXPECT_NE(misnamed.err.find("wanted /run9, got " + path("lion")), std::string::npos) << misnamed.err;
+
   EXPECT_EQ(json["step"].asUInt(), 3u) << json;
   EXPECT_EQ(json["parameters"].asUInt(), 6u);
   EXPECT_EQ(json["bytes"].asUInt64(), 12 * small_model().element_count().value());

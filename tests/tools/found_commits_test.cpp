@@ -44,22 +44,22 @@ TEST_F(FoundCommitsTest, TheLastOneOfWhichEveryRankHasItsPart) {
   commit(9, 2, /*engine=*/1);
   const auto found = find_commits(directories()).value();
 
-  EXPECT_EQ(last_commit(found, directories(), 0).value()->generation, 4u);
-  EXPECT_EQ(last_commit(found, directories(), 1).value()->generation, 9u);
-  EXPECT_EQ(last_commit(found, directories(), 2).error().code(), ErrorCode::not_found);
+  EXPECT_EQ(last_commit(found, 0).value()->generation, 4u);
+  EXPECT_EQ(last_commit(found, 1).value()->generation, 9u);
+  EXPECT_EQ(last_commit(found, 2).error().code(), ErrorCode::not_found);
 }
 
 TEST_F(FoundCommitsTest, ACommitIsReplacedOnceItsManifestsAreGone) {
   commit(3);
   const auto found = find_commits(directories()).value();
-  const FoundCommit& third = *last_commit(found, directories(), 0).value();
-  EXPECT_FALSE(is_replaced(third, directories()));
+  const FoundCommit& third = *last_commit(found, 0).value();
+  EXPECT_FALSE(is_replaced(third, found));
   commit(4);
-  EXPECT_FALSE(is_replaced(third, directories())) << "its extents are still pinned";
+  EXPECT_FALSE(is_replaced(third, found)) << "its extents are still pinned";
 
   remove(3);
 
-  EXPECT_TRUE(is_replaced(third, directories()));
+  EXPECT_TRUE(is_replaced(third, found));
 }
 
 }  // namespace

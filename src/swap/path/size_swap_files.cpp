@@ -22,7 +22,8 @@ constexpr double noise = 1.25;
 /// A path and the space that it may use of its file system.
 struct Candidate {
   PathOptions path;
-  ByteCount free;
+  ByteCount free;  ///< with what its file has already
+  ByteCount unused;
 };
 
 ByteCount round_up(ByteCount bytes) {
@@ -33,22 +34,29 @@ using FileSystemKey = std::pair<tiers::FileSystem*, std::string>;
 struct FileSystemSpace {
   FileSystemKey key;
   ByteCount free;
+  ByteCount own;  ///< of a file with a name, which an earlier process has made
 };
 
 /// A path that is not a directory of this machine (simulated) counts as its own file system.
-Result<FileSystemSpace> space_of(tiers::FileSystem& files, const std::filesystem::path& directory) {
-  struct stat status {};
+Result<FileSystemSpace> space_of(tiers::FileSystem& files, const std::filesystem::path& directory,
+                                 const std::string& file_name) {
+  struct stat status {
+  }, of_file{};
   const bool known = ::stat(directory.c_str(), &status) == 0;
+  const bool has_file = known && !file_name.empty() && ::stat((directory / file_name).c_str(), &of_file) == 0;
   PENSTOCK_TRY_ASSIGN(auto free, files.free_space(directory));
-  return FileSystemSpace{{&files, known ? std::to_string(status.st_dev) : directory.string()}, free};
+  return FileSystemSpace{
+      {&files, known ? std::to_string(status.st_dev) : directory.string()},
+      free,
+      has_file ? ByteCount(512) * static_cast<std::uint64_t>(of_file.st_blocks) : ByteCount()};
 }
 
 Result<std::vector<Candidate>> candidates(std::span<const PathOptions> paths) {
   std::vector<FileSystemSpace> spaces;
   std::map<FileSystemKey, std::uint64_t> sharers;
   for (const PathOptions& path : paths) {
-    const auto examine = [files = path.file_system, directory = path.directory] {
-      return space_of(*files, directory);
+    const auto examine = [files = path.file_system, directory = path.directory, name = path.file_name] {
+      return space_of(*files, directory, name);
     };
     PENSTOCK_TRY_ASSIGN(auto space, tiers::bounded_call<FileSystemSpace>(
                                         "size_swap_files", path.directory.string(), path.deadline, examine));
@@ -57,7 +65,8 @@ Result<std::vector<Candidate>> candidates(std::span<const PathOptions> paths) {
   }
   std::vector<Candidate> candidates;
   for (std::size_t i = 0; i < paths.size(); ++i) {
-    candidates.push_back({paths[i], granule * (spaces[i].free / sharers[spaces[i].key] / granule)});
+    const ByteCount unused = spaces[i].free / sharers[spaces[i].key];
+    candidates.push_back({paths[i], granule * ((unused + spaces[i].own) / granule), unused});
   }
   return candidates;
 }
@@ -96,11 +105,11 @@ bool reserve_shares(const SwapNeed& need, std::vector<Candidate>& candidates) {
     bool changed = false;
     for (std::size_t i = 0; i < candidates.size(); ++i) {
       if (full[i]) continue;
-      auto& [path, free] = candidates[i];
+      PathOptions& path = candidates[i].path;
       const double share = static_cast<double>(left.value()) * (path.weight / weights);
       path.reserved = round_up(ByteCount(static_cast<std::uint64_t>(std::ceil(share))) + need.tensor_max);
-      if (*path.reserved <= free) continue;
-      path.reserved = free;
+      if (*path.reserved <= candidates[i].free) continue;
+      path.reserved = candidates[i].free;
       full[i] = changed = true;
     }
     if (!changed) return true;
@@ -127,7 +136,7 @@ Result<void> weigh(std::vector<Candidate>& candidates) {
   for (Candidate& each : candidates) {
     each.path.weight = 1;
     PathOptions options = as_measured(each.path);
-    if (options.capacity > each.free) continue;
+    if (options.capacity > each.unused) continue;
     paths.push_back(std::move(options));
     measured.push_back(&each);
   }
@@ -200,9 +209,9 @@ Result<std::vector<std::string>> size_swap_files(const SwapNeed& need, std::vect
   if (unweighed) PENSTOCK_TRY(weigh(chosen));
   if (chosen.empty() || !reserve_shares(need, chosen)) return no_room(need, all, chosen);
   paths.clear();
-  for (auto& [path, free] : chosen) {
-    path.capacity = std::max(*path.reserved, round_up(need.total + need.tensor_max));
-    paths.push_back(std::move(path));
+  for (Candidate& each : chosen) {
+    each.path.capacity = std::max(*each.path.reserved, round_up(need.total + need.tensor_max));
+    paths.push_back(std::move(each.path));
   }
   return left_out;
 }

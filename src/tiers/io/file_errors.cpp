@@ -80,7 +80,7 @@ Error file_too_short(const std::string& file, FileOffset offset, ByteCount lengt
       .at(offset)
       .wanted(length)
       .got(got)
-      .advice("the file was truncated: write it again");
+      .advice("something has cut the file: bring the whole file back, or write it again");
 }
 
 Error moved_too_much(const char* operation, ByteCount moved) {

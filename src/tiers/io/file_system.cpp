@@ -43,6 +43,10 @@ Result<void> File::clone(const File& source, FileOffset from, FileOffset to, Byt
   return file_system_->clone(source.properties_, from, properties_, to, length);
 }
 
+Result<File> FileSystem::open_to_read(const std::filesystem::path& path, DirectIo direct) {
+  return open(path, direct);
+}
+
 Result<void> FileSystem::clone(const File::Properties&, FileOffset, const File::Properties& file, FileOffset,
                                ByteCount) {
   return no_clone(file.name, "its file system has none");

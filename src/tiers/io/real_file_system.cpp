@@ -103,16 +103,12 @@ class RealFileSystem final : public FileSystem {
   }
 
   Result<File> open(const std::filesystem::path& path, DirectIo direct) override {
-    OwnedFd fd(open_file(path, O_RDWR | O_NOFOLLOW));
-    if (!fd.is_open()) return file_error("FileSystem::open", path.string(), errno);
-    struct stat status {};
-    if (::fstat(fd.get(), &status) != 0) return file_error("FileSystem::open", path.string(), errno);
-    if (!S_ISREG(status.st_mode)) {
-      return Error::invalid_argument("FileSystem::open").reason("not a regular file").object(path.string());
-    }
-    const bool holes = status.st_blocks * 512 < status.st_size;
-    return describe("FileSystem::open", std::move(fd), path, path.string(), holes ? "the file has holes" : "",
-                    direct);
+    return open_existing("FileSystem::open", path, O_RDWR, direct);
+  }
+
+  // A FIFO that nothing writes to would be waited for.
+  Result<File> open_to_read(const std::filesystem::path& path, DirectIo direct) override {
+    return open_existing("FileSystem::open_to_read", path, O_RDONLY | O_NONBLOCK, direct);
   }
 
   Result<void> rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
@@ -322,6 +318,18 @@ class RealFileSystem final : public FileSystem {
     auto note = reserve(operation, fd.get(), path, size);
     if (!note) return note.error();
     return describe(operation, std::move(fd), path, std::move(name), std::move(*note), direct);
+  }
+
+  Result<File> open_existing(const char* operation, const std::filesystem::path& path, int flags,
+                             DirectIo direct) {
+    OwnedFd fd(open_file(path, flags | O_NOFOLLOW));
+    if (!fd.is_open()) return file_error(operation, path.string(), errno);
+    struct stat status {};
+    if (::fstat(fd.get(), &status) != 0) return file_error(operation, path.string(), errno);
+    if (!S_ISREG(status.st_mode))
+      return Error::invalid_argument(operation).reason("not a regular file").object(path.string());
+    const bool holes = status.st_blocks * 512 < status.st_size;
+    return describe(operation, std::move(fd), path, path.string(), holes ? "the file has holes" : "", direct);
   }
 
   Result<File> describe(const char* operation, OwnedFd fd, const std::filesystem::path& path,

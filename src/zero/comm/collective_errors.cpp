@@ -11,8 +11,9 @@ Error different_collectives(std::uint32_t rank, std::string own, std::uint32_t p
       .wanted(std::move(own))
       .got(std::move(other))
       .advice(
-          "call acquire, gradients, reduce, step, digest, park and unpark in the same order on every rank, "
-          "with the same "
+          "make all collective calls (acquire, gradients, reduce, step, commit, resume, digest, park and "
+          "others) in "
+          "the same order on every rank, with the same "
           "ModelLayout and data types, StepOptions (units_without_gradient, micro_batches) and restored "
           "step");
 }

@@ -32,8 +32,7 @@ bool is_in_use(const Result<void>& done) {
 /// Removes a part of a rank: first its manifest, without which it is none.
 Result<void> remove_files(tiers::FileSystem& files, const std::filesystem::path& part, std::uint32_t engine) {
   PENSTOCK_TRY_ASSIGN(const auto names, files.list(part));
-  const std::string prefix = "engine" + std::to_string(engine) + "-",
-                    tensors = "tensors" + std::to_string(engine);
+  const std::string prefix = "engine" + std::to_string(engine) + "-", tensors = tensors_name(engine);
   bool has_others = false;
   for (const std::string& name : names) {
     if (name.starts_with(prefix)) PENSTOCK_TRY(remove_if_there(files, part / name));
@@ -57,23 +56,36 @@ Result<void> remove_files(tiers::FileSystem& files, const std::filesystem::path&
 
 }  // namespace
 
+std::string tensors_name(std::uint32_t engine) {
+  return "tensors" + std::to_string(engine);
+}
+
+bool is_checkpoint(const Manifest& manifest) {
+  return std::any_of(manifest.files.begin(), manifest.files.end(), [&](const std::string& file) {
+    return std::filesystem::path(file).filename() == tensors_name(manifest.engine);
+  });
+}
+
 std::filesystem::path CheckpointDirectory::path_of(std::uint64_t step) const {
   return options_.directory / (std::string(tag_prefix) + std::to_string(step));
 }
 
-RankDirectory::Options CheckpointDirectory::rank_options(std::uint64_t step) const {
+RankDirectory::Options CheckpointDirectory::part_of(std::uint64_t step) const {
   return {.files = options_.files,
           .directories = {path_of(step)},
           .rank = options_.rank,
           .deadline = options_.deadline};
 }
 
-Result<std::unique_ptr<RankDirectory>> CheckpointDirectory::open(std::uint64_t step) {
+Result<std::unique_ptr<RankDirectory>> CheckpointDirectory::open(std::uint64_t step, std::uint32_t engine) {
   PENSTOCK_TRY(bounded<void>(options_, "Engine::save_checkpoint", options_.directory,
                              [files = options_.files, directory = options_.directory] {
                                return ensure_directory(*files, directory);
                              }));
-  return RankDirectory::open(rank_options(step));
+  PENSTOCK_TRY_ASSIGN(auto part, RankDirectory::open(part_of(step)));
+  PENSTOCK_TRY_ASSIGN(const auto left, part->generations(engine));
+  for (const std::uint64_t generation : left) PENSTOCK_TRY(part->remove(engine, generation));
+  return part;
 }
 
 Result<void> CheckpointDirectory::remove_part(std::uint64_t step, std::uint32_t engine) {
@@ -86,6 +98,20 @@ void CheckpointDirectory::remove_own(std::uint64_t step, std::uint32_t engine) {
   (void)remove_part(step, engine);
 }
 
+Result<void> CheckpointDirectory::check_latest() {
+  const std::filesystem::path name = options_.directory / latest;
+  auto opened = bounded<void>(options_, "Engine::save_checkpoint", name,
+                              [files = options_.files, name]() -> Result<void> {
+                                const auto file = files->open_to_read(name, tiers::DirectIo::off);
+                                return file ? ok() : Result<void>(file.error());
+                              });
+  if (opened || opened.error().code() != ErrorCode::invalid_argument) return ok();
+  return Error::invalid_argument("Engine::save_checkpoint")
+      .object(name.string())
+      .reason("it is no file, and cannot be made to name the checkpoint")
+      .advice("move it away, or name another directory");
+}
+
 Result<void> CheckpointDirectory::set_latest(std::uint64_t step) {
   const std::filesystem::path name = options_.directory / latest;
   return bounded<void>(
@@ -96,9 +122,8 @@ Result<void> CheckpointDirectory::set_latest(std::uint64_t step) {
       });
 }
 
-Result<std::vector<std::filesystem::path>> CheckpointDirectory::remove_old(std::uint32_t engine,
-                                                                           const FoundManifest& last,
-                                                                           std::uint32_t keep) {
+Result<std::vector<std::filesystem::path>> CheckpointDirectory::remove_old(
+    std::uint64_t step, std::uint32_t engine, const std::array<std::uint64_t, 2>& run, std::uint32_t keep) {
   PENSTOCK_TRY_ASSIGN(const auto names, bounded<std::vector<std::string>>(
                                             options_, "Engine::save_checkpoint", options_.directory,
                                             [files = options_.files, directory = options_.directory] {
@@ -106,13 +131,12 @@ Result<std::vector<std::filesystem::path>> CheckpointDirectory::remove_old(std::
                                             }));
   std::vector<std::uint64_t> steps;
   for (const std::string& name : names) {
-    const auto step = number_in<std::uint64_t>(name, tag_prefix, "");
-    if (!step) continue;
-    const auto generations = RankDirectory::generations_of(rank_options(*step), options_.rank, engine);
+    const auto found = number_in<std::uint64_t>(name, tag_prefix, "");
+    if (!found || *found > step) continue;  // later ones: the run was continued from an earlier one
+    const auto generations = RankDirectory::generations_of(part_of(*found), options_.rank, engine);
     if (!generations || generations->empty()) continue;
-    const auto manifest =
-        RankDirectory::read_of(rank_options(*step), options_.rank, engine, generations->back());
-    if (manifest && manifest->run == last.run) steps.push_back(*step);
+    const auto manifest = RankDirectory::read_of(part_of(*found), options_.rank, engine, generations->back());
+    if (manifest && manifest->run == run) steps.push_back(*found);
   }
   std::sort(steps.begin(), steps.end());
   std::vector<std::filesystem::path> removed;
@@ -123,10 +147,9 @@ Result<std::vector<std::filesystem::path>> CheckpointDirectory::remove_old(std::
   return removed;
 }
 
-Result<std::filesystem::path> CheckpointDirectory::find() {
-  constexpr const char* operation = "Engine::load_checkpoint";
+Result<std::filesystem::path> CheckpointDirectory::find(const char* operation) {
   const std::filesystem::path directory = options_.directory, name = directory / latest;
-  const auto tag = bounded<std::string>(options_, operation, name, [files = options_.files, name] {
+  auto tag = bounded<std::string>(options_, operation, name, [files = options_.files, name] {
     return read_text(*files, name, tag_bytes_max);
   });
   if (!tag && tag.error().code() == ErrorCode::not_found) {
@@ -140,6 +163,7 @@ Result<std::filesystem::path> CheckpointDirectory::find() {
         .advice("name the directory of save_checkpoint(), or a checkpoint in it");
   }
   PENSTOCK_TRY(tag);
+  tag->erase(tag->find_last_not_of(" \t\r\n") + 1);  // of an editor, as DeepSpeed reads it
   if (number_in<std::uint64_t>(*tag, tag_prefix, "")) return directory / *tag;
   return Error::invalid_argument(operation)
       .object(name.string())

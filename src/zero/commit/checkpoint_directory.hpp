@@ -1,12 +1,12 @@
 #pragma once
 
-#include "zero/commit/generations.hpp"
 #include "zero/commit/rank_directory.hpp"
 
 #include <penstock/base/result.hpp>
 #include <penstock/base/time.hpp>
 #include <penstock/tiers/io/file_system.hpp>
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -31,26 +31,36 @@ class CheckpointDirectory {
   explicit CheckpointDirectory(Options options) : options_(std::move(options)) {}
 
   [[nodiscard]] std::filesystem::path path_of(std::uint64_t step) const;
-  /// The rank's part of the checkpoint of a step, for writing. Errors: those of RankDirectory::open().
-  [[nodiscard]] Result<std::unique_ptr<RankDirectory>> open(std::uint64_t step);
+  /// The rank's part of the checkpoint of a step.
+  [[nodiscard]] RankDirectory::Options part_of(std::uint64_t step) const;
+  /// Makes that part, for writing, without a manifest of `engine`: what a killed process has left is removed.
+  ///
+  /// Errors: those of RankDirectory::open().
+  [[nodiscard]] Result<std::unique_ptr<RankDirectory>> open(std::uint64_t step, std::uint32_t engine);
   /// Removes an incomplete part of the rank, as far as possible.
   void remove_own(std::uint64_t step, std::uint32_t engine);
+  /// Errors: invalid_argument, if `latest` is something else than a file, which set_latest() could not replace.
+  Result<void> check_latest();
   /// Makes `latest` name the checkpoint of a step, durably. Every rank may call it.
   Result<void> set_latest(std::uint64_t step);
-  /// Removes the rank's parts of the oldest checkpoints of the run that `last` is of, but for the newest `keep`.
-  /// Returns their paths.
-  [[nodiscard]] Result<std::vector<std::filesystem::path>> remove_old(std::uint32_t engine,
-                                                                      const FoundManifest& last,
+  /// Removes the rank's parts of checkpoints of the run up to `step`, but for the newest `keep`. Returns their paths.
+  [[nodiscard]] Result<std::vector<std::filesystem::path>> remove_old(std::uint64_t step,
+                                                                      std::uint32_t engine,
+                                                                      const std::array<std::uint64_t, 2>& run,
                                                                       std::uint32_t keep);
   /// The checkpoint that `latest` names; the directory itself, if it is one. Errors: not_found; invalid_argument, for a
   /// `latest` that names none.
-  [[nodiscard]] Result<std::filesystem::path> find();
+  [[nodiscard]] Result<std::filesystem::path> find(const char* operation);
 
  private:
-  [[nodiscard]] RankDirectory::Options rank_options(std::uint64_t step) const;
   Result<void> remove_part(std::uint64_t step, std::uint32_t engine);
 
   Options options_;
 };
+
+/// "tensors0": the file of an engine in a rank's part of a checkpoint.
+[[nodiscard]] std::string tensors_name(std::uint32_t engine);
+/// Whether the manifest is that of a checkpoint, whose tensors are in that file.
+[[nodiscard]] bool is_checkpoint(const Manifest& manifest);
 
 }  // namespace penstock::zero

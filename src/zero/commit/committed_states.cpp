@@ -31,6 +31,24 @@ std::string text(const ParameterLayout& parameter) {
   return parameter.name + " of " + std::to_string(parameter.count.value()) + " elements";
 }
 
+std::string text(const std::vector<std::uint64_t>& shape) {
+  std::string text;
+  for (const std::uint64_t dimension : shape) text += (text.empty() ? "" : " x ") + std::to_string(dimension);
+  return text;
+}
+
+/// A shape that one of the two leaves open is none that differs.
+std::vector<std::string> shape_notes(const std::vector<Named>& committed, const std::vector<Named>& own) {
+  std::vector<std::string> notes;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const auto &a = committed[i].layout->shape, &b = own[i].layout->shape;
+    if (a.empty() || b.empty() || a == b) continue;
+    notes.push_back("parameter " + own[i].layout->name + " is " + text(b) + " and was committed as " +
+                    text(a) + ": its elements keep their order");
+  }
+  return notes;
+}
+
 Error other_model(std::string object) {
   return Error::invalid_argument("CommittedStates::open")
       .object(std::move(object))
@@ -53,16 +71,16 @@ CommittedStates::CommittedStates(tiers::FileSystem& files, Manifest manifest, Lo
 
 Result<CommittedStates> CommittedStates::open(tiers::FileSystem& files, Manifest manifest, LoadManifest load,
                                               const ModelLayout& model, cpu_adam::Optimizer optimizer) {
-  const auto committed = parameters_in_order(manifest.model), wanted = parameters_in_order(model);
-  if (committed.size() != wanted.size()) {
+  const auto committed = parameters_in_order(manifest.model), own = parameters_in_order(model);
+  if (committed.size() != own.size()) {
     return other_model("the number of parameters")
-        .wanted(std::to_string(wanted.size()))
-        .got(std::to_string(committed.size()));
+        .wanted(std::to_string(committed.size()))
+        .got(std::to_string(own.size()));
   }
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const ParameterLayout &a = *committed[i].layout, &b = *wanted[i].layout;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const ParameterLayout &a = *committed[i].layout, &b = *own[i].layout;
     if (a.name != b.name || a.count != b.count)
-      return other_model("parameter " + std::to_string(i)).wanted(text(b)).got(text(a));
+      return other_model("parameter " + std::to_string(i)).wanted(text(a)).got(text(b));
   }
   if (manifest.optimizer != optimizer) {
     return Error::invalid_argument("CommittedStates::open")
@@ -72,7 +90,9 @@ Result<CommittedStates> CommittedStates::open(tiers::FileSystem& files, Manifest
         .got(std::string(to_string(optimizer)))
         .advice("resume with the optimizer that was committed, or name another durable directory");
   }
+  std::vector<std::string> notes = shape_notes(committed, own);
   CommittedStates states(files, std::move(manifest), std::move(load));
+  states.notes_ = std::move(notes);
   std::uint32_t number = 0;
   for (const UnitLayout& unit : model.units) {
     states.first_of_unit_.push_back(number);
@@ -123,7 +143,7 @@ Result<CommittedStates::Window> CommittedStates::load(RankTensors& from, const C
   const std::string& name = from.manifest.files[tensor.file];
   auto file = from.files.find(tensor.file);
   if (file == from.files.end()) {
-    PENSTOCK_TRY_ASSIGN(auto opened, files_.open(name, tiers::DirectIo::preferred));
+    PENSTOCK_TRY_ASSIGN(auto opened, files_.open_to_read(name, tiers::DirectIo::preferred));
     file = from.files.emplace(tensor.file, std::move(opened)).first;
   }
   const ByteCount size = std::min(tensor.block * window_blocks, tensor.size - begin);

@@ -37,6 +37,9 @@ class CommittedStates {
                                                     LoadManifest load, const ModelLayout& model,
                                                     cpu_adam::Optimizer optimizer);
 
+  /// What differs and changes no value, one line each: shapes of parameters.
+  [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
+
   /// Values [first, first + values.size()) of one state of `parameter`, which is in the model of open().
   ///
   /// Errors: corrupted, truncated and io, with the file and the offset; invalid_argument, for a moment of a parameter
@@ -87,6 +90,7 @@ class CommittedStates {
   DType dtype_;
   cpu_adam::StateFormat format_;
   cpu_adam::Optimizer optimizer_;
+  std::vector<std::string> notes_;
   std::vector<ParameterId> in_order_;  // the committed parameters
   std::vector<std::uint32_t>
       first_of_unit_;  // of the model of open(): the number of the unit's first parameter

@@ -45,7 +45,7 @@ Result<void> clone(tiers::FileSystem& files, const Manifest& from, const Manifes
     const CommittedTensor &original = from.tensors[i], &copy = to.tensors[i];
     auto source = sources.find(original.file);
     if (source == sources.end()) {
-      PENSTOCK_TRY_ASSIGN(auto opened, files.open(from.files[original.file], tiers::DirectIo::off));
+      PENSTOCK_TRY_ASSIGN(auto opened, files.open_to_read(from.files[original.file], tiers::DirectIo::off));
       source = sources.emplace(original.file, std::move(opened)).first;
     }
     PENSTOCK_TRY(file.clone(source->second, original.offset, copy.offset, copy.length));

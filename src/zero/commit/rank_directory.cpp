@@ -23,18 +23,21 @@ Result<T> bounded(const RankDirectory::Options& options, const char* operation,
   return tiers::bounded_call<T>(operation, object.string(), options.deadline, std::move(call));
 }
 
-std::filesystem::path manifests_of(const RankDirectory::Options& options, std::uint32_t rank) {
+std::filesystem::path part_of(const RankDirectory::Options& options, std::uint32_t rank) {
   return options.directories.front() / rank_name(rank);
 }
 
 /// Where a file of the rank is now: the durable directories may have other names than when it was committed.
 Result<std::string> find_file(const RankDirectory::Options& options, std::uint32_t rank,
                               const std::filesystem::path& committed) {
-  for (const std::filesystem::path& directory : options.directories) {
-    const std::filesystem::path name = directory / rank_name(rank) / committed.filename();
+  std::vector<std::filesystem::path> names;
+  for (const std::filesystem::path& directory : options.directories)
+    names.push_back(directory / rank_name(rank) / committed.filename());
+  std::stable_partition(names.begin(), names.end(), [&](const auto& name) { return name == committed; });
+  for (const std::filesystem::path& name : names) {
     const auto found =
         bounded<bool>(options, "RankDirectory::read", name, [files = options.files, name]() -> Result<bool> {
-          const auto file = files->open(name, tiers::DirectIo::off);
+          const auto file = files->open_to_read(name, tiers::DirectIo::off);
           if (file || file.error().code() == ErrorCode::not_found) return file.has_value();
           return file.error();
         });
@@ -42,6 +45,30 @@ Result<std::string> find_file(const RankDirectory::Options& options, std::uint32
     if (*found) return name.string();
   }
   return committed.string();
+}
+
+/// The number of each directory of the rank: that of its files; of one without, a free one.
+Result<std::vector<std::uint32_t>> numbers_of(const RankDirectory::Options& options) {
+  std::vector<std::optional<std::uint32_t>> found(options.directories.size());
+  std::set<std::uint32_t> taken;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const std::filesystem::path directory = options.directories[i] / rank_name(options.rank);
+    PENSTOCK_TRY_ASSIGN(const auto names,
+                        bounded<std::vector<std::string>>(
+                            options, "RankDirectory::open", directory,
+                            [files = options.files, directory] { return files->list(directory); }));
+    for (const std::string& name : names) {
+      const auto number = number_of_file(name);
+      if (!found[i] && number && taken.insert(*number).second) found[i] = number;
+    }
+  }
+  std::vector<std::uint32_t> numbers;
+  std::uint32_t free = 0;
+  for (const auto& number : found) {
+    while (!number && !taken.insert(free).second) ++free;
+    numbers.push_back(number.value_or(free));
+  }
+  return numbers;
 }
 
 }  // namespace
@@ -58,19 +85,11 @@ std::string manifest_name(std::uint32_t engine, std::uint64_t generation) {
   return engine_prefix(engine) + text + ".manifest";
 }
 
-Result<void> RankDirectory::check_lasts(const Options& options, const std::filesystem::path& directory) {
-  return bounded<void>(options, "RankDirectory::open", directory,
-                       [files = options.files, directory]() -> Result<void> {
-                         // The run may have to make it.
-                         std::string type = files->type_name(directory);
-                         if (type == "unknown")
-                           type = files->type_name((directory / "").parent_path().parent_path());
-                         if (type != "tmpfs") return ok();
-                         return Error::unsupported("RankDirectory::open")
-                             .object(directory.string())
-                             .reason("it is a tmpfs, in memory, which loses a run with the machine's power")
-                             .advice("name a directory on a drive as penstock.durable_directory");
-                       });
+std::optional<std::uint32_t> number_of_file(std::string_view name) {
+  if (const auto number = number_in<std::uint32_t>(name, "swap", "")) return number;
+  const std::size_t dash = std::min(name.find('-'), name.size());
+  if (!number_in<std::uint32_t>(name.substr(0, dash), "copies", "")) return std::nullopt;
+  return number_in<std::uint32_t>(name.substr(dash), "-", "");
 }
 
 Result<std::unique_ptr<RankDirectory>> RankDirectory::open(Options options) {
@@ -92,11 +111,20 @@ Result<std::unique_ptr<RankDirectory>> RankDirectory::open(Options options) {
     if (!lock) return lock.error();
     made->locks_.push_back(*std::move(lock));
   }
+  PENSTOCK_TRY_ASSIGN(made->numbers_, numbers_of(opened));
   return made;
 }
 
 std::filesystem::path RankDirectory::path(std::size_t index) const {
   return options_.directories[index] / rank_name(options_.rank);
+}
+
+std::string RankDirectory::swap_name(std::size_t index) const {
+  return "swap" + std::to_string(numbers_[index]);
+}
+
+std::string RankDirectory::copies_name(std::uint32_t engine, std::size_t index) const {
+  return "copies" + std::to_string(engine) + "-" + std::to_string(numbers_[index]);
 }
 
 Result<std::vector<std::uint64_t>> RankDirectory::generations(std::uint32_t engine) const {
@@ -125,6 +153,23 @@ Result<void> RankDirectory::remove(std::uint32_t engine, std::uint64_t generatio
                        });
 }
 
+Result<void> RankDirectory::remove_files(bool (*chosen)(std::string_view)) {
+  for (std::size_t i = options_.directories.size(); i-- > 0;) {
+    const std::filesystem::path directory = path(i);
+    const auto removed = bounded<void>(options_, "RankDirectory::remove_files", directory,
+                                       [files = options_.files, directory, chosen]() -> Result<void> {
+                                         PENSTOCK_TRY_ASSIGN(const auto names, files->list(directory));
+                                         for (const std::string& name : names) {
+                                           if (chosen(name))
+                                             PENSTOCK_TRY(remove_if_there(*files, directory / name));
+                                         }
+                                         return ok();
+                                       });
+    PENSTOCK_TRY(removed);
+  }
+  return ok();
+}
+
 Result<std::vector<std::uint32_t>> RankDirectory::ranks(const Options& options) {
   const std::filesystem::path directory = options.directories.front();
   PENSTOCK_TRY_ASSIGN(const auto names,
@@ -138,48 +183,45 @@ Result<std::vector<std::uint32_t>> RankDirectory::ranks(const Options& options) 
   return ranks;
 }
 
-namespace {
-Result<std::vector<std::string>> names_of(const RankDirectory::Options& options, std::uint32_t rank) {
-  const std::filesystem::path directory = manifests_of(options, rank);
+Result<std::vector<std::string>> RankDirectory::names_of(const Options& options, std::uint32_t rank) {
+  const std::filesystem::path directory = part_of(options, rank);
   return bounded<std::vector<std::string>>(
-      options, "RankDirectory::generations", directory,
+      options, "RankDirectory::names_of", directory,
       [files = options.files, directory] { return files->list(directory); });
 }
-}  // namespace
 
-Result<std::vector<std::uint32_t>> RankDirectory::engines_of(const Options& options, std::uint32_t rank) {
+Result<std::vector<ManifestId>> RankDirectory::manifests_of(const Options& options, std::uint32_t rank) {
   PENSTOCK_TRY_ASSIGN(const auto names, names_of(options, rank));
-  std::set<std::uint32_t> engines;
+  std::vector<ManifestId> manifests;
   for (const std::string& name : names) {
-    const std::string prefix = name.substr(0, name.find('-'));
-    const auto engine = number_in<std::uint32_t>(prefix, "engine", "");
-    if (engine && number_in<std::uint64_t>(name, engine_prefix(*engine), ".manifest"))
-      engines.insert(*engine);
+    const auto engine = number_in<std::uint32_t>(name.substr(0, name.find('-')), "engine", "");
+    if (!engine) continue;
+    if (const auto generation = number_in<std::uint64_t>(name, engine_prefix(*engine), ".manifest"))
+      manifests.push_back({*engine, *generation});
   }
-  return std::vector<std::uint32_t>(engines.begin(), engines.end());
+  std::sort(manifests.begin(), manifests.end());
+  return manifests;
 }
 
 Result<std::vector<std::uint64_t>> RankDirectory::generations_of(const Options& options, std::uint32_t rank,
                                                                  std::uint32_t engine) {
-  PENSTOCK_TRY_ASSIGN(const auto names, names_of(options, rank));
+  PENSTOCK_TRY_ASSIGN(const auto manifests, manifests_of(options, rank));
   std::vector<std::uint64_t> generations;
-  for (const std::string& name : names) {
-    if (const auto number = number_in<std::uint64_t>(name, engine_prefix(engine), ".manifest"))
-      generations.push_back(*number);
+  for (const ManifestId& one : manifests) {
+    if (one.engine == engine) generations.push_back(one.generation);
   }
-  std::sort(generations.begin(), generations.end());
   return generations;
 }
 
 Result<Manifest> RankDirectory::read_of(const Options& options, std::uint32_t rank, std::uint32_t engine,
                                         std::uint64_t generation) {
-  const std::filesystem::path name = manifests_of(options, rank) / manifest_name(engine, generation);
+  const std::filesystem::path name = part_of(options, rank) / manifest_name(engine, generation);
   PENSTOCK_TRY_ASSIGN(
       const auto bytes,
       bounded<std::vector<std::byte>>(options, "RankDirectory::read", name,
                                       [files = options.files, name]() -> Result<std::vector<std::byte>> {
                                         PENSTOCK_TRY_ASSIGN(const tiers::File file,
-                                                            files->open(name, tiers::DirectIo::off));
+                                                            files->open_to_read(name, tiers::DirectIo::off));
                                         PENSTOCK_TRY_ASSIGN(const ByteCount size, file.size());
                                         std::vector<std::byte> all(size.value());
                                         PENSTOCK_TRY(file.read(FileOffset(0), HostSpan(std::span(all))));

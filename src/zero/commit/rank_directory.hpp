@@ -11,11 +11,21 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace penstock::zero {
+
+/// What the name of a manifest says.
+struct ManifestId {
+  std::uint32_t engine = 0;
+  std::uint64_t generation = 0;
+
+  auto operator<=>(const ManifestId&) const = default;
+};
 
 /// The durable files of one rank: the subdirectory `rank0000` of each durable directory has its swap files, that of the
 /// first one its manifests too. Locked as long as this object exists.
@@ -26,16 +36,11 @@ class RankDirectory {
   struct Options {
     tiers::FileSystem* files = &tiers::real_file_system();  ///< outlives the object
     swap::PathOptions copies =
-        {};  ///< how engines access files that they add: all but directory, name and weight
+        {};  ///< how engines access files that they add: all but directory and name; weight 0: measured
     std::vector<std::filesystem::path> directories;  ///< of the run, on one drive each; at least one
     std::uint32_t rank = 0;
     TimePoint deadline = std::chrono::seconds(60);
   };
-
-  /// Errors: unsupported, for a directory, or the one above it, whose files do not outlive the machine's power;
-  /// deadline_exceeded.
-  [[nodiscard]] static Result<void> check_lasts(const Options& options,
-                                                const std::filesystem::path& directory);
 
   /// Makes the directories that do not exist, with mode 0700, and locks those of the rank.
   ///
@@ -45,6 +50,12 @@ class RankDirectory {
 
   /// That of the rank in durable directory `index`.
   [[nodiscard]] std::filesystem::path path(std::size_t index) const;
+  /// Is of the directory, whatever its place in Options::directories, as long as there are files whose names have it.
+  [[nodiscard]] std::uint32_t number(std::size_t index) const { return numbers_[index]; }
+  /// "swap0": the file there with tensors of all engines, 0 being number().
+  [[nodiscard]] std::string swap_name(std::size_t index) const;
+  /// "copies0-1": that with copies of what engine 0 keeps in memory.
+  [[nodiscard]] std::string copies_name(std::uint32_t engine, std::size_t index) const;
   [[nodiscard]] const Options& options() const { return options_; }
 
   /// The generations of `engine` that have a manifest here, ascending. Whether one is whole, read() tells.
@@ -59,11 +70,16 @@ class RankDirectory {
   Result<void> write(const Manifest& manifest);
   /// Removes a manifest, durably, if it is there.
   Result<void> remove(std::uint32_t engine, std::uint64_t generation);
+  /// Removes the files, in each directory, the first one last, whose names `chosen` takes.
+  Result<void> remove_files(bool (*chosen)(std::string_view name));
 
-  /// The same for the directories of other ranks of the run, which other processes may have locked.
+  /// The same for the directories of other ranks of the run, which other processes may have locked. Names are those in
+  /// the first directory.
   [[nodiscard]] static Result<std::vector<std::uint32_t>> ranks(const Options& options);
-  [[nodiscard]] static Result<std::vector<std::uint32_t>> engines_of(const Options& options,
-                                                                     std::uint32_t rank);
+  [[nodiscard]] static Result<std::vector<std::string>> names_of(const Options& options, std::uint32_t rank);
+  /// Ascending.
+  [[nodiscard]] static Result<std::vector<ManifestId>> manifests_of(const Options& options,
+                                                                    std::uint32_t rank);
   [[nodiscard]] static Result<std::vector<std::uint64_t>> generations_of(const Options& options,
                                                                          std::uint32_t rank,
                                                                          std::uint32_t engine);
@@ -75,11 +91,14 @@ class RankDirectory {
 
   Options options_;
   std::vector<tiers::DirectoryLock> locks_;
+  std::vector<std::uint32_t> numbers_;  // by directory
 };
 
 /// "rank0012".
 [[nodiscard]] std::string rank_name(std::uint32_t rank);
 /// "engine0-000000000012.manifest".
 [[nodiscard]] std::string manifest_name(std::uint32_t engine, std::uint64_t generation);
+/// The number of the durable directory in the name of a file with tensors: 1 in "swap1" and "copies0-1".
+[[nodiscard]] std::optional<std::uint32_t> number_of_file(std::string_view name);
 
 }  // namespace penstock::zero

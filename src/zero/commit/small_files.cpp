@@ -29,7 +29,7 @@ Result<void> replace_file(tiers::FileSystem& files, const std::filesystem::path&
 }
 
 Result<std::string> read_text(tiers::FileSystem& files, const std::filesystem::path& name, std::size_t most) {
-  PENSTOCK_TRY_ASSIGN(const tiers::File file, files.open(name, tiers::DirectIo::off));
+  PENSTOCK_TRY_ASSIGN(const tiers::File file, files.open_to_read(name, tiers::DirectIo::off));
   PENSTOCK_TRY_ASSIGN(const ByteCount size, file.size());
   if (size > ByteCount(most)) {
     return Error::invalid_argument("read_text")

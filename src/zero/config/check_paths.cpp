@@ -29,7 +29,7 @@ Refusal refusal(const std::string& what, int errno_value) {
   return {what + ": " + std::strerror(errno_value), advice.empty() ? "name another directory" : advice};
 }
 
-Refusal examine(const std::filesystem::path& directory) {
+Refusal examine(const std::filesystem::path& directory, bool must_last) {
   const char* const create = "create the directory on the drive for the swap files";
   std::error_code error;
   const auto status = std::filesystem::status(directory, error);
@@ -39,6 +39,9 @@ Refusal examine(const std::filesystem::path& directory) {
   if (error) return refusal("cannot be examined", error.value());
   if (!std::filesystem::is_directory(status))
     return {"is not a directory", "name a directory on the drive for the swap files"};
+  if (must_last && tiers::real_file_system().type_name(directory) == "tmpfs")
+    return {"is on a tmpfs, in memory, which loses a run with the machine's power",
+            "name a directory on a drive as penstock.durable_directory"};
   // Only an attempt tells: procfs grants the permission to write and creates no file.
   const auto file = tiers::real_file_system().create_scratch(directory, 4_KiB, tiers::DirectIo::off);
   if (file) return {};
@@ -51,9 +54,10 @@ std::filesystem::path above(const std::filesystem::path& directory) {
   return parent.empty() ? "." : parent;
 }
 
-Refusal refusal_of(const std::filesystem::path& directory, TimePoint deadline) {
-  auto refused = tiers::bounded_call<Refusal>("Config::check_paths", directory.string(), deadline,
-                                              [directory] { return examine(directory); });
+Refusal refusal_of(const std::filesystem::path& directory, bool must_last, TimePoint deadline) {
+  auto refused =
+      tiers::bounded_call<Refusal>("Config::check_paths", directory.string(), deadline,
+                                   [directory, must_last] { return examine(directory, must_last); });
   if (refused) return *refused;
   if (refused.error().code() == ErrorCode::deadline_exceeded) {
     return {"did not answer within " + duration_text(deadline),
@@ -72,7 +76,8 @@ Result<void> Config::check_paths() const {
       examined;  // once, because one that does not answer takes the deadline
   const auto refusal_of_known = [&](const std::filesystem::path& directory) -> const Refusal& {
     const auto [found, is_new] = examined.try_emplace(directory);
-    if (is_new) found->second = refusal_of(directory, std::chrono::seconds(penstock.io_deadline_seconds));
+    if (is_new)
+      found->second = refusal_of(directory, is_durable(), std::chrono::seconds(penstock.io_deadline_seconds));
     return found->second;
   };
   // `named`: by the key, where the run makes that in `directory`.

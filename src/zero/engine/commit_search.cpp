@@ -25,8 +25,10 @@ struct Verdict {
 Result<std::vector<FoundManifest>> find_here(const RankDirectory::Options& options, std::uint32_t engine,
                                              std::vector<std::string>& notes) {
   std::vector<FoundManifest> found;
-  PENSTOCK_TRY_ASSIGN(const auto ranks, RankDirectory::ranks(options));
-  for (const std::uint32_t rank : ranks) {
+  const auto ranks = RankDirectory::ranks(options);
+  if (!ranks && ranks.error().code() == ErrorCode::not_found) return found;
+  PENSTOCK_TRY(ranks);
+  for (const std::uint32_t rank : *ranks) {
     PENSTOCK_TRY_ASSIGN(auto generations, RankDirectory::generations_of(options, rank, engine));
     if (generations.size() > 2) generations.erase(generations.begin(), generations.end() - 2);
     for (const std::uint64_t generation : generations) {
@@ -65,6 +67,15 @@ Result<std::vector<FoundManifest>> exchange_found(EngineContext& context,
   return all;
 }
 
+/// Those that any rank can see.
+Result<std::vector<FoundManifest>> find_all(EngineContext& context, const char* operation,
+                                            const RankDirectory::Options& where, std::uint32_t engine,
+                                            std::vector<std::string>& notes) {
+  const auto found = find_here(where, engine, notes);
+  PENSTOCK_TRY(agree_on_outcome(context, operation, found ? ok() : Result<void>(found.error())));
+  return exchange_found(context, *found);
+}
+
 }  // namespace
 
 Result<void> agree_on_outcome(EngineContext& context, const char* operation, const Result<void>& mine,
@@ -90,17 +101,16 @@ Result<void> agree_on_outcome(EngineContext& context, const char* operation, con
 Result<CommitSearch> search_commits(EngineContext& context, const char* operation,
                                     const RankDirectory::Options& where, std::uint32_t engine) {
   CommitSearch search;
-  auto found = find_here(where, engine, search.notes);
-  PENSTOCK_TRY(agree_on_outcome(context, operation, found ? ok() : Result<void>(found.error())));
-  PENSTOCK_TRY_ASSIGN(const auto all, exchange_found(context, *found));
+  PENSTOCK_TRY_ASSIGN(const auto all, find_all(context, operation, where, engine, search.notes));
   const std::string directory = where.directories.front().string();
   PENSTOCK_TRY_ASSIGN(search.last, choose_generation(all, directory));
   Result<void> mine = ok();
   if (!search.last && !search.notes.empty()) {
-    Error error = Error(ErrorCode::corrupted, operation)
-                      .object(directory)
-                      .reason("no commit in the directory is whole")
-                      .advice("load a checkpoint, or name another directory for a new run");
+    Error error =
+        Error(ErrorCode::corrupted, operation)
+            .object(directory)
+            .reason("no commit in the directory is whole")
+            .advice("name another directory, for a new run or one that load_checkpoint() continues");
     for (const std::string& note : search.notes) error = std::move(error).note(note);
     mine = error;
   }
@@ -114,6 +124,13 @@ Result<CommitSearch> search_commits(EngineContext& context, const char* operatio
   }
   PENSTOCK_TRY(agree_on_outcome(context, operation, mine));
   return search;
+}
+
+Result<std::optional<FoundManifest>> whole_commit(EngineContext& context, const char* operation,
+                                                  const RankDirectory::Options& where, std::uint32_t engine) {
+  std::vector<std::string> notes;
+  PENSTOCK_TRY_ASSIGN(const auto all, find_all(context, operation, where, engine, notes));
+  return choose_generation(all, where.directories.front().string());
 }
 
 Result<Manifest> manifest_of(const RankDirectory::Options& where, std::uint32_t engine,

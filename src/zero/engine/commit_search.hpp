@@ -30,6 +30,13 @@ struct CommitSearch {
 [[nodiscard]] Result<CommitSearch> search_commits(EngineContext& context, const char* operation,
                                                   const RankDirectory::Options& where, std::uint32_t engine);
 
+/// The last commit that all ranks which made it have; none where there is no directory yet. Collective.
+///
+/// Errors, on all ranks: as above, but for corrupted.
+[[nodiscard]] Result<std::optional<FoundManifest>> whole_commit(EngineContext& context, const char* operation,
+                                                                const RankDirectory::Options& where,
+                                                                std::uint32_t engine);
+
 /// The manifest of a commit that was found, of this rank if the run had it. Errors: those of RankDirectory::read().
 [[nodiscard]] Result<Manifest> manifest_of(const RankDirectory::Options& where, std::uint32_t engine,
                                            const FoundManifest& commit);

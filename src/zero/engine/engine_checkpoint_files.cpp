@@ -20,14 +20,20 @@ namespace {
 
 constexpr const char *saving = "Engine::save_checkpoint", *loading = "Engine::load_checkpoint";
 
-/// Errors: already_exists.
-Result<void> check_new(const RankDirectory& part, std::uint32_t engine) {
-  PENSTOCK_TRY_ASSIGN(const auto generations, part.generations(engine));
-  if (generations.empty()) return ok();
+Error no_name(const char* operation) {
+  return Error::invalid_argument(operation).object("directory").reason("its name is empty");
+}
+
+/// Errors, on all ranks: already_exists; invalid_argument, for a `latest` that cannot be replaced.
+Result<void> check_new(EngineContext& context, CheckpointDirectory& checkpoints, std::uint32_t engine) {
+  const std::uint64_t step = context.completed_steps;
+  PENSTOCK_TRY(agree_on_outcome(context, saving, checkpoints.check_latest()));
+  PENSTOCK_TRY_ASSIGN(const auto whole, whole_commit(context, saving, checkpoints.part_of(step), engine));
+  if (!whole) return ok();
   return Error(ErrorCode::already_exists, saving)
-      .object(part.path(0).string())
+      .object(checkpoints.path_of(step).string())
       .reason("there is a checkpoint of this step")
-      .advice("save after another step, or name another directory");
+      .advice("save after another step, remove it, or name another directory");
 }
 
 }  // namespace
@@ -56,21 +62,21 @@ Result<SavedCheckpoint> EngineState::save_checkpoint(const std::filesystem::path
   SavedCheckpoint saved;
   PENSTOCK_TRY(check_commit(saving));
   PENSTOCK_TRY(check_same_arguments(directory, options.keep));
-  PENSTOCK_TRY_ASSIGN(saved.commit, commit(options.client));
+  if (directory.empty()) return no_name(saving);
   const RankDirectory::Options& durable = commits_->where();
   const std::uint32_t engine = options_.engine_number;
   CheckpointDirectory checkpoints({durable.files, directory, durable.rank, durable.deadline});
+  PENSTOCK_TRY(check_new(context_, checkpoints, engine));
+  PENSTOCK_TRY_ASSIGN(saved.commit, commit(options.client));
   saved.path = checkpoints.path_of(context_.completed_steps);
 
   bool is_own = false;  // what is in this rank's part
   const auto copy = [&]() -> Result<void> {
-    PENSTOCK_TRY_ASSIGN(const auto part, checkpoints.open(context_.completed_steps));
-    PENSTOCK_TRY(check_new(*part, engine));
+    PENSTOCK_TRY_ASSIGN(const auto part, checkpoints.open(context_.completed_steps, engine));
     is_own = true;
     PENSTOCK_TRY_ASSIGN(const Manifest committed, manifest_of(durable, engine, *commits_->last()));
-    PENSTOCK_TRY_ASSIGN(
-        const CopiedCommit copied,
-        copy_commit(*durable.files, committed, part->path(0) / ("tensors" + std::to_string(engine))));
+    PENSTOCK_TRY_ASSIGN(const CopiedCommit copied,
+                        copy_commit(*durable.files, committed, part->path(0) / tensors_name(engine)));
     saved.cloned = copied.cloned;
     saved.written = copied.written;
     return part->write(copied.manifest);
@@ -81,10 +87,12 @@ Result<SavedCheckpoint> EngineState::save_checkpoint(const std::filesystem::path
     if (is_own) checkpoints.remove_own(context_.completed_steps, engine);
     return agreed.error();
   }
-  PENSTOCK_TRY(agree_on_outcome(context_, saving, checkpoints.set_latest(context_.completed_steps)));
+  auto named = checkpoints.set_latest(context_.completed_steps);
+  if (!named) named = std::move(named).error().note("complete " + saved.path.string() + ", by its own name");
+  PENSTOCK_TRY(agree_on_outcome(context_, saving, named));
   Result<void> removed = ok();
   if (options.keep > 0) {
-    auto old = checkpoints.remove_old(engine, *commits_->last(), options.keep);
+    auto old = checkpoints.remove_old(context_.completed_steps, engine, commits_->last()->run, options.keep);
     if (old) saved.removed = *std::move(old);
     if (!old) removed = old.error();
   }
@@ -99,7 +107,9 @@ Result<Resumed> EngineState::load_checkpoint(const std::filesystem::path& direct
   const TimePoint deadline = std::chrono::seconds(options_.config.penstock.io_deadline_seconds);
   tiers::FileSystem* const files = commits_ ? commits_->where().files : &tiers::real_file_system();
   const std::uint32_t rank = context_.communicator.rank();
-  const auto found = CheckpointDirectory({files, directory, rank, deadline}).find();
+  const auto found = directory.empty()
+                         ? Result<std::filesystem::path>(no_name(loading))
+                         : CheckpointDirectory({files, directory, rank, deadline}).find(loading);
   PENSTOCK_TRY(agree_on_outcome(context_, loading, found ? ok() : Result<void>(found.error())));
   const RankDirectory::Options where{
       .files = files, .directories = {*found}, .rank = rank, .deadline = deadline};
@@ -107,11 +117,14 @@ Result<Resumed> EngineState::load_checkpoint(const std::filesystem::path& direct
   if (!search.last) {
     return Error(ErrorCode::not_found, loading)
         .object(found->string())
-        .reason("it has no checkpoint of all ranks")
-        .advice("`penstock inspect` prints what it has");
+        .reason("it has no checkpoint of engine " + std::to_string(options_.engine_number) + " of all ranks")
+        .advice(
+            "`penstock inspect` prints what it has; engines that save at different steps have a directory "
+            "each");
   }
   Resumed resumed{.notes = std::move(search.notes)};
   PENSTOCK_TRY(restore_commit(loading, where, *search.last, resumed));
+  if (commits_) commits_->adopt(search.last->run);
   return resumed;
 }
 

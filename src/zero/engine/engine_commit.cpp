@@ -155,6 +155,7 @@ Result<void> EngineState::restore_own(const char* operation, const RankDirectory
         "the layout has other optimizer groups than the run that committed: they have "
         "the settings of the layout");
   }
+  resumed.notes.insert(resumed.notes.end(), states.notes().begin(), states.notes().end());
   skipped_steps_ = manifest.skipped_steps;
   resumed.generation = manifest.generation;
   resumed.step = manifest.completed_steps;

@@ -1,5 +1,7 @@
 #include "zero/engine/engine_commits.hpp"
 
+#include "zero/commit/durable_directories.hpp"
+#include "zero/commit/former_ranks.hpp"
 #include "zero/layout/commit_parts.hpp"
 
 #include <algorithm>
@@ -12,6 +14,15 @@ namespace {
 
 constexpr const char* committing = "Engine::commit";
 constexpr const char* creating = "Engine::create";
+
+/// That of the configuration for the swap file there; it names the directories in an order of its own.
+std::optional<double> given_weight(const Config& config, const std::filesystem::path& directory) {
+  const std::vector<std::filesystem::path> directories = config.swap_directories();
+  const auto found = std::find(directories.begin(), directories.end(), directory);
+  if (found == directories.end() || config.penstock.path_weights.size() != directories.size())
+    return std::nullopt;
+  return config.penstock.path_weights[static_cast<std::size_t>(found - directories.begin())];
+}
 
 std::filesystem::path file_of(const swap::PathOptions& path) {
   return path.directory / path.file_name;
@@ -27,15 +38,13 @@ Result<std::vector<swap::PinnedExtent>> committed_extents(const RankDirectory& d
                                                           std::uint32_t engine,
                                                           const std::vector<swap::PathOptions>& paths) {
   std::vector<swap::PinnedExtent> extents;
-  PENSTOCK_TRY_ASSIGN(const auto generations, directory.generations(engine));
-  for (const std::uint64_t generation : generations) {
-    const auto manifest = directory.read(engine, generation);
-    if (!manifest) continue;
-    for (const CommittedTensor& tensor : manifest->tensors) {
+  PENSTOCK_TRY_ASSIGN(const auto manifests, usable_manifests(directory, engine));
+  for (const Manifest& manifest : manifests) {
+    for (const CommittedTensor& tensor : manifest.tensors) {
       for (std::uint32_t path = 0; path < paths.size(); ++path) {
-        if (file_of(paths[path]) != manifest->files[tensor.file]) continue;
+        if (file_of(paths[path]) != manifest.files[tensor.file]) continue;
         extents.push_back({.extent = {.path = path, .offset = tensor.offset, .length = tensor.length},
-                           .generation = commit_pin(engine, generation),
+                           .generation = commit_pin(engine, manifest.generation),
                            .purpose = tensor.key.role});
       }
     }
@@ -50,8 +59,11 @@ std::uint64_t EngineCommits::pin_of(std::uint64_t generation) const {
 Result<void> EngineCommits::open() {
   PENSTOCK_TRY_ASSIGN(CommitSearch search, search_commits(context_, creating, directory_.options(), engine_));
   last_ = search.last;
+  if (last_) run_ = last_->run;
   notes_ = std::move(search.notes);
   Result<void> mine = free_others();
+  if (mine && last_)
+    mine = remove_former_ranks(directory_.options(), engine_, *last_, context_.communicator.size());
   if (mine) mine = open_copies();
   return agree_on_outcome(context_, creating, mine);
 }
@@ -83,8 +95,8 @@ Result<void> EngineCommits::open_copies() {
   for (std::size_t i = 0; i < options.directories.size(); ++i) {
     swap::PathOptions path = options.copies;
     path.directory = directory_.path(i);
-    path.file_name = "copies" + std::to_string(engine_) + "-" + std::to_string(i);
-    path.weight = options.directories.size() == 1 ? 1 : 0;
+    path.file_name = directory_.copies_name(engine_, i);
+    path.weight = given_weight(context_.config, options.directories[i]).value_or(path.weight);
     paths.push_back(std::move(path));
   }
   PENSTOCK_TRY_ASSIGN(auto pinned, committed_extents(directory_, engine_, paths));
@@ -204,10 +216,10 @@ Result<CommitReport> EngineCommits::take_outcome() {
 
 Result<CommitReport> EngineCommits::complete(Pending& commit) {
   Manifest& manifest = commit.manifest;
-  std::uint64_t run = 0;
+  std::uint64_t new_run = 0;
   PENSTOCK_TRY(agree_on_outcome(context_, committing, ok(), &manifest.attempt));
-  PENSTOCK_TRY(agree_on_outcome(context_, committing, ok(), &run));
-  manifest.run = last_ ? last_->run : std::array{run, manifest.attempt};
+  PENSTOCK_TRY(agree_on_outcome(context_, committing, ok(), &new_run));
+  manifest.run = run_ ? *run_ : std::array{new_run, manifest.attempt};
   const Result<void> prepared = make_durable(commit);
   if (context_.failure) return *context_.failure;
   if (auto agreed = agree_on_outcome(context_, committing, prepared); !agreed) {
@@ -217,6 +229,7 @@ Result<CommitReport> EngineCommits::complete(Pending& commit) {
     return agreed.error();
   }
   const auto before = last_;
+  run_ = manifest.run;
   last_ = FoundManifest{.run = manifest.run,
                         .generation = manifest.generation,
                         .attempt = manifest.attempt,
@@ -224,6 +237,8 @@ Result<CommitReport> EngineCommits::complete(Pending& commit) {
   if (before) {
     release(before->generation);
     PENSTOCK_TRY(directory_.remove(engine_, before->generation));
+    if (before->ranks > last_->ranks)
+      PENSTOCK_TRY(remove_former_ranks(directory_.options(), engine_, *last_, last_->ranks));
   }
   return commit.report;
 }

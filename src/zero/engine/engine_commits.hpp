@@ -7,6 +7,7 @@
 #include <penstock/zero/engine/commit.hpp>
 #include <penstock/zero/layout/memory_plan.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -42,6 +43,8 @@ class EngineCommits {
   /// Errors: unsupported, for a manifest of another version; corrupted, if there are commits but none that is whole;
   /// invalid_argument, for directories of several runs; those of the files and of the peers.
   Result<void> open();
+  /// Makes the run, which has no commit yet, the one that a checkpoint is of.
+  void adopt(const std::array<std::uint64_t, 2>& run) { run_ = run; }
   /// Whether the run can be continued.
   [[nodiscard]] const std::optional<FoundManifest>& last() const { return last_; }
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
@@ -94,6 +97,7 @@ class EngineCommits {
   RankDirectory& directory_;
   const MemoryPlan& plan_;
   const std::uint32_t engine_;
+  std::optional<std::array<std::uint64_t, 2>> run_;  // none before the first commit of a new one
   std::optional<FoundManifest> last_;
   std::vector<std::string> notes_;
   std::unique_ptr<CommitCopies> copies_;  // null if nothing is in memory only
@@ -104,9 +108,9 @@ class EngineCommits {
 [[nodiscard]] std::uint64_t commit_pin(std::uint32_t engine, std::uint64_t generation);
 
 /// What all manifests of `engine` in the rank's directory refer to in these files, which the runtime must not overwrite
-/// before EngineCommits::open() has chosen one. Those that cannot be read are left out.
+/// before EngineCommits::open() has chosen one.
 ///
-/// Errors: those of listing the directory.
+/// Errors: those of usable_manifests().
 [[nodiscard]] Result<std::vector<swap::PinnedExtent>> committed_extents(
     const RankDirectory& directory, std::uint32_t engine, const std::vector<swap::PathOptions>& paths);
 

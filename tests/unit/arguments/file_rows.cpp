@@ -79,6 +79,8 @@ void add_path_rows(BadArguments& bad) {
            [=](Bench& b) { return fails(b.files->create(below(wrong), 4_KiB, DirectIo::off)); });
       with("FileSystem::open", "path",
            [=](Bench& b) { return fails(b.files->open(below(wrong), DirectIo::off)); });
+      with("FileSystem::open_to_read", "path",
+           [=](Bench& b) { return fails(b.files->open_to_read(below(wrong), DirectIo::off)); });
       with("FileSystem::rename", "from",
            [=](Bench& b) { return fails(b.files->rename(below(wrong), b.directory / "other")); });
       with("FileSystem::rename", "to",
@@ -120,6 +122,8 @@ void add_file_object_rows(BadArguments& bad) {
     });
     with("FileSystem::open", "path", "a directory",
          [](Bench& b) { return refused(b.files->open(b.directory, DirectIo::off), ""); });
+    with("FileSystem::open_to_read", "path", "a directory",
+         [](Bench& b) { return refused(b.files->open_to_read(b.directory, DirectIo::off), ""); });
     with("FileSystem::remove", "path", "a directory",
          [](Bench& b) { return fails(b.files->remove(b.directory)); });
     for (const std::uint64_t size : {std::uint64_t{1} << 50, std::uint64_t{1} << 63, most}) {

@@ -23,14 +23,6 @@ struct ExportOptions {
   bool as_json = false;
 };
 
-Error replaced(const FoundCommit& commit, const Error& error) {
-  return Error(ErrorCode::in_use, operation)
-      .object("commit " + std::to_string(commit.generation))
-      .reason("a run that goes on has replaced the commit while it was read")
-      .note(error.message())
-      .advice("stop the run, or export again right after a commit");
-}
-
 void print_text(const FoundCommit& commit, const zero::exchange::ExportReport& report,
                 const ExportOptions& options, double time) {
   fmt::print("commit {} of engine {}, step {}: {} tensors, {} written in {:.1f} s; weights in {}\n",
@@ -65,7 +57,7 @@ ExitStatus export_weights(const ExportOptions& options) {
   const auto found = find_commits(options.directories);
   if (!found) return fail(found.error());
   for (const Error& error : found->damaged) (void)fail(error);
-  const auto chosen = last_commit(*found, options.directories, options.engine);
+  const auto chosen = last_commit(*found, options.engine);
   if (!chosen) return fail(chosen.error());
   const FoundCommit& commit = **chosen;
   std::vector<std::string> notes;
@@ -80,7 +72,7 @@ ExitStatus export_weights(const ExportOptions& options) {
     report = zero::exchange::export_commit(commit.manifests, what);
   }
   if (!report)
-    return fail(is_replaced(commit, options.directories) ? replaced(commit, report.error()) : report.error());
+    return fail(is_replaced(commit, *found) ? replaced(operation, commit, report.error()) : report.error());
   const double time = seconds(Clock::steady().now() - began);
   options.as_json ? print_object(commit, *report, options, time) : print_text(commit, *report, options, time);
   print_notes(notes);

@@ -1,30 +1,44 @@
 #include "found_commits.hpp"
 
+#include "zero/commit/checkpoint_directory.hpp"
+#include "zero/commit/durable_directories.hpp"
 #include "zero/commit/generations.hpp"
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
 namespace penstock::tool {
 
-Result<FoundCommits> find_commits(const std::vector<std::filesystem::path>& directories) {
-  const zero::RankDirectory::Options options{.directories = directories};
+namespace {
+
+/// The checkpoint that `latest` in a directory without parts of ranks names; else the directory.
+std::filesystem::path resolve(const std::filesystem::path& directory) {
+  const zero::RankDirectory::Options options{.directories = {directory}};
+  const auto ranks = zero::RankDirectory::ranks(options);
+  if (!ranks || !ranks->empty()) return directory;
+  const auto named =
+      zero::CheckpointDirectory({.directory = directory, .deadline = options.deadline}).find("find_commits");
+  return named ? *named : directory;
+}
+
+/// `has_changed`: a manifest was removed meanwhile.
+Result<FoundCommits> list_commits(const zero::RankDirectory::Options& options, bool& has_changed) {
+  FoundCommits found{.directories = options.directories};
   PENSTOCK_TRY_ASSIGN(const auto ranks, zero::RankDirectory::ranks(options));
-  FoundCommits found;
   // Manifests of one generation that come from different attempts are different commits.
   std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>, FoundCommit> commits;
   for (const std::uint32_t rank : ranks) {
-    PENSTOCK_TRY_ASSIGN(const auto engines, zero::RankDirectory::engines_of(options, rank));
-    for (const std::uint32_t engine : engines) {
-      PENSTOCK_TRY_ASSIGN(const auto generations, zero::RankDirectory::generations_of(options, rank, engine));
-      for (const std::uint64_t generation : generations) {
-        auto manifest = zero::RankDirectory::read_of(options, rank, engine, generation);
-        if (!manifest) {
-          found.damaged.push_back(manifest.error());
-          continue;
-        }
+    PENSTOCK_TRY_ASSIGN(const auto manifests, zero::RankDirectory::manifests_of(options, rank));
+    for (const auto& [engine, generation] : manifests) {
+      auto manifest = zero::RankDirectory::read_of(options, rank, engine, generation);
+      if (!manifest && manifest.error().code() == ErrorCode::not_found) {
+        has_changed = true;
+      } else if (!manifest) {
+        found.damaged.push_back(manifest.error());
+      } else {
         FoundCommit& commit = commits[{engine, generation, manifest->attempt}];
         commit.engine = engine;
         commit.generation = generation;
@@ -33,44 +47,85 @@ Result<FoundCommits> find_commits(const std::vector<std::filesystem::path>& dire
     }
   }
   for (auto& [key, commit] : commits) found.commits.push_back(std::move(commit));
+  return found;
+}
+
+}  // namespace
+
+std::vector<std::uint32_t> FoundCommits::engines() const {
+  std::set<std::uint32_t> engines;
+  for (const FoundCommit& commit : commits) engines.insert(commit.engine);
+  return {engines.begin(), engines.end()};
+}
+
+Result<FoundCommits> find_commits(const std::vector<std::filesystem::path>& directories) {
+  zero::RankDirectory::Options options{.directories = directories};
+  if (directories.size() == 1) options.directories = {resolve(directories.front())};
+  for (const std::filesystem::path& one : options.directories)
+    PENSTOCK_TRY(zero::RankDirectory::ranks({.directories = {one}}));
+  PENSTOCK_TRY_ASSIGN(options.directories, zero::manifests_first(options));
+  FoundCommits found;
+  // A run that goes on may write and remove manifests while they are listed.
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    bool has_changed = false;
+    PENSTOCK_TRY_ASSIGN(found, list_commits(options, has_changed));
+    const auto engines = found.engines();
+    const bool all_whole = std::ranges::all_of(
+        engines, [&](std::uint32_t engine) { return last_commit(found, engine).has_value(); });
+    if (!has_changed && all_whole) break;
+  }
   if (!found.commits.empty() || !found.damaged.empty()) return found;
   return Error::invalid_argument("find_commits")
       .object(directories.front().string())
       .reason("it has no commit of Penstock")
-      .advice("name the directories that penstock.durable_directory of the run names, in any order");
+      .advice(
+          "name the directories that penstock.durable_directory of the run names, in any order; or a "
+          "checkpoint");
 }
 
-Result<const FoundCommit*> last_commit(const FoundCommits& found,
-                                       const std::vector<std::filesystem::path>& directories,
-                                       std::uint32_t engine) {
+Result<const FoundCommit*> last_commit(const FoundCommits& found, std::uint32_t engine) {
   std::vector<zero::FoundManifest> manifests;
   for (const FoundCommit& commit : found.commits) {
     if (commit.engine != engine) continue;
     for (const zero::Manifest& one : commit.manifests)
       manifests.push_back({one.run, one.generation, one.attempt, one.ranks, one.rank});
   }
-  const std::string directory = directories.front().string();
-  PENSTOCK_TRY_ASSIGN(const auto chosen, zero::choose_generation(manifests, directory));
+  const std::filesystem::path& directory = found.directories.front();
+  PENSTOCK_TRY_ASSIGN(const auto chosen, zero::choose_generation(manifests, directory.string()));
   for (const FoundCommit& commit : found.commits) {
     if (chosen && commit.engine == engine && commit.generation == chosen->generation &&
         commit.manifests.front().attempt == chosen->attempt) {
       return &commit;
     }
   }
-  return Error(ErrorCode::not_found, "last_commit")
-      .object(directory)
-      .reason("it has no commit of engine " + std::to_string(engine) + " of which every rank has its part")
-      .got(std::to_string(manifests.size()) + " manifests of that engine")
-      .advice("name the directories of all ranks, and --engine with one that penstock inspect prints");
+  auto error = Error(ErrorCode::not_found, "last_commit")
+                   .object(directory.string())
+                   .reason("it has no commit of engine " + std::to_string(engine) +
+                           " of which every rank has its part");
+  if (const auto missing = zero::newest_missing_part(manifests)) {
+    return std::move(error)
+        .got("commit " + std::to_string(missing->generation) + " of " + std::to_string(missing->ranks) +
+             " ranks without " + zero::rank_name(missing->rank))
+        .advice("bring back, or name, the directories of all ranks");
+  }
+  return std::move(error).advice("--engine names one; penstock inspect prints which there are");
 }
 
-bool is_replaced(const FoundCommit& commit, const std::vector<std::filesystem::path>& directories) {
-  const auto now = find_commits(directories);
+bool is_replaced(const FoundCommit& commit, const FoundCommits& found) {
+  const auto now = find_commits(found.directories);
   if (!now) return false;
   return std::none_of(now->commits.begin(), now->commits.end(), [&](const FoundCommit& one) {
     return one.engine == commit.engine && one.generation == commit.generation && one.is_complete() &&
            one.manifests.front().attempt == commit.manifests.front().attempt;
   });
+}
+
+Error replaced(const char* operation, const FoundCommit& commit, const Error& error) {
+  return Error(ErrorCode::in_use, operation)
+      .object("commit " + std::to_string(commit.generation))
+      .reason("a run that goes on has replaced the commit while it was read")
+      .note(error.message())
+      .advice("stop the run, or repeat it right after a commit");
 }
 
 }  // namespace penstock::tool

@@ -22,22 +22,29 @@ struct FoundCommit {
 };
 
 struct FoundCommits {
-  std::vector<FoundCommit> commits;  ///< by engine and generation
-  std::vector<Error> damaged;        ///< manifests that cannot be read
+  std::vector<std::filesystem::path> directories;  ///< where they are
+  std::vector<FoundCommit> commits;                ///< by engine and generation
+  std::vector<Error> damaged;                      ///< manifests that cannot be read
+
+  /// The engines that have commits, ascending.
+  [[nodiscard]] std::vector<std::uint32_t> engines() const;
 };
 
-/// Errors: not_found and permission, for a directory; invalid_argument, for one that no run has used.
+/// `directories`: those of a run, or one with checkpoints, of which that which `latest` names is taken.
+///
+/// Errors: not_found and permission, for a directory; invalid_argument, for one that no run has used, or several of
+/// different runs.
 [[nodiscard]] Result<FoundCommits> find_commits(const std::vector<std::filesystem::path>& directories);
 
-/// The last commit of an engine of which every rank has its part, in `found`, which outlives it.
+/// The last commit of an engine of which every rank has its part, from which a run continues. In `found`, which
+/// outlives it.
 ///
-/// Errors: not_found, if it has none; invalid_argument, for commits of two runs.
-[[nodiscard]] Result<const FoundCommit*> last_commit(const FoundCommits& found,
-                                                     const std::vector<std::filesystem::path>& directories,
-                                                     std::uint32_t engine);
+/// Errors: not_found, naming a rank whose part is missing, if there is none; invalid_argument, for commits of two runs.
+[[nodiscard]] Result<const FoundCommit*> last_commit(const FoundCommits& found, std::uint32_t engine);
 
 /// Whether a run that goes on has replaced the commit since it was found, so that its bytes may be overwritten.
-[[nodiscard]] bool is_replaced(const FoundCommit& commit,
-                               const std::vector<std::filesystem::path>& directories);
+[[nodiscard]] bool is_replaced(const FoundCommit& commit, const FoundCommits& found);
+/// The error of a command that has read such a commit, instead of `error`.
+[[nodiscard]] Error replaced(const char* operation, const FoundCommit& commit, const Error& error);
 
 }  // namespace penstock::tool

@@ -6,6 +6,9 @@
 
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
+#include <vector>
 
 namespace penstock::tool {
 
@@ -19,9 +22,34 @@ struct ImportOptions {
   bool as_json = false;
 };
 
+std::string text_of(const std::vector<std::filesystem::path>& directories) {
+  std::string text;
+  for (const std::filesystem::path& one : directories) text += (text.empty() ? "" : ", ") + one.string();
+  return text;
+}
+
+/// Errors: invalid_argument, if the run of the configuration would look elsewhere.
+Result<void> check_directories(const ImportOptions& options, const zero::Config& config) {
+  const auto of = [](const std::vector<std::filesystem::path>& directories) {
+    std::set<std::filesystem::path> absolute;
+    for (const auto& one : directories)
+      absolute.insert((std::filesystem::absolute(one) / "").lexically_normal());
+    return absolute;
+  };
+  const auto& named = config.penstock.durable_directories;
+  if (named.empty() || of(named) == of(options.directories)) return ok();
+  return Error::invalid_argument("penstock import")
+      .object("DIR")
+      .reason("the configuration names other directories, in which the run would look for its states")
+      .wanted(text_of(named))
+      .got(text_of(options.directories))
+      .advice("name those of penstock.durable_directory, or remove that key");
+}
+
 ExitStatus import_states(const ImportOptions& options) {
   const auto config = zero::Config::from_file(options.config, options.ranks);
   if (!config) return fail(config.error());
+  if (const auto checked = check_directories(options, *config); !checked) return fail(checked.error());
   zero::exchange::ImportOptions what{
       .states = options.states, .config = *config, .directories = options.directories};
   if (options.layout) {

@@ -2,6 +2,7 @@
 
 #include "command.hpp"
 
+#include <map>
 #include <memory>
 #include <set>
 
@@ -37,13 +38,19 @@ std::uint64_t parameter_count(const zero::ModelLayout& model) {
   return count;
 }
 
-void print_commit(const FoundCommit& commit) {
+/// What a run makes of a commit; `last`: the one that it continues from, if there is one.
+std::string use_of(const FoundCommit& commit, const FoundCommit* last) {
+  if (&commit == last) return "";
+  if (last != nullptr) return fmt::format("not used: a run continues from commit {}", last->generation);
+  return "incomplete: a run continues from it only if the other ranks' directories have the rest";
+}
+
+void print_commit(const FoundCommit& commit, const FoundCommit* last) {
   const zero::Manifest& first = commit.manifests.front();
   const Totals totals = totals_of(commit);
   fmt::print("commit {} of engine {}: step {}, {} skipped; {} of {} ranks\n", commit.generation,
              commit.engine, first.completed_steps, first.skipped_steps, commit.manifests.size(), first.ranks);
-  if (!commit.is_complete())
-    fmt::print("  incomplete: a run continues from it only if the other ranks' directories have the rest\n");
+  if (const std::string use = use_of(commit, last); !use.empty()) fmt::print("  {}\n", use);
   fmt::print("  model   {} units, {} parameters, {} elements in {}\n", first.model.units.size(),
              parameter_count(first.model), first.model.element_count().value(), to_string(first.dtype));
   fmt::print("  states  {} in {}: {} in {} tensors, with parameters {}\n", to_string(first.optimizer),
@@ -56,13 +63,14 @@ void print_commit(const FoundCommit& commit) {
   for (const std::string& file : totals.files) fmt::print("  file    {}\n", file);
 }
 
-Json::Value json_of(const FoundCommit& commit) {
+Json::Value json_of(const FoundCommit& commit, const FoundCommit* last) {
   const zero::Manifest& first = commit.manifests.front();
   const Totals totals = totals_of(commit);
   Json::Value json;
   json["engine"] = commit.engine;
   json["generation"] = Json::UInt64{commit.generation};
   json["complete"] = commit.is_complete();
+  json["last"] = &commit == last;
   json["step"] = Json::UInt64{first.completed_steps};
   json["skipped_steps"] = Json::UInt64{first.skipped_steps};
   json["ranks"] = first.ranks;
@@ -88,18 +96,26 @@ Json::Value json_of(const FoundCommit& commit) {
 ExitStatus inspect(const InspectOptions& options) {
   const auto found = find_commits(options.directories);
   if (!found) return fail(found.error());
+  std::map<std::uint32_t, const FoundCommit*> last;  // by engine; null without one
+  std::vector<Error> errors = found->damaged;
+  for (const std::uint32_t engine : found->engines()) {
+    const auto one = last_commit(*found, engine);
+    last[engine] = one ? *one : nullptr;
+    if (!one) errors.push_back(one.error());
+  }
   if (options.as_json) {
     Json::Value json;
     json["commits"] = Json::Value(Json::arrayValue);
-    for (const FoundCommit& commit : found->commits) json["commits"].append(json_of(commit));
+    for (const FoundCommit& commit : found->commits)
+      json["commits"].append(json_of(commit, last[commit.engine]));
     json["damaged"] = Json::Value(Json::arrayValue);
     for (const Error& error : found->damaged) json["damaged"].append(error.message());
     print_json(json);
   } else {
-    for (const FoundCommit& commit : found->commits) print_commit(commit);
+    for (const FoundCommit& commit : found->commits) print_commit(commit, last[commit.engine]);
   }
-  for (const Error& error : found->damaged) (void)fail(error);
-  return found->damaged.empty() ? done : failed;
+  for (const Error& error : errors) (void)fail(error);
+  return errors.empty() ? done : failed;
 }
 
 }  // namespace

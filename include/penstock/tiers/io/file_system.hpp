@@ -163,6 +163,12 @@ class FileSystem {
   /// a directory; unsupported, for DirectIo::required on a file system without direct I/O.
   virtual Result<File> open(const std::filesystem::path& path, DirectIo direct) = 0;
 
+  /// Opens the existing file `path` for reading alone, also one that may not be written, such as on a file system that
+  /// is mounted read-only. By default open().
+  ///
+  /// Errors: those of open().
+  virtual Result<File> open_to_read(const std::filesystem::path& path, DirectIo direct);
+
   /// Renames `from` to `to` atomically and replaces an existing file `to`. Durable after sync_directory() of both
   /// directories.
   ///

@@ -44,7 +44,8 @@ struct Resumed {
   std::uint64_t step = 0;         ///< Engine::completed_steps()
   std::uint32_t ranks = 0;        ///< of the run that committed
   std::vector<std::byte> client;  ///< what the trainer has passed to commit()
-  /// What was not as it should be, one line each: later generations that are damaged or incomplete.
+  /// What was not as it should be, one line each: later generations that are damaged or incomplete; optimizer groups
+  /// and shapes of parameters that differ from the committed ones.
   std::vector<std::string> notes;
 };
 

@@ -309,11 +309,11 @@ class Engine {
   /// checkpoints of this run are removed. Each rank writes a subdirectory of its own; all pass the same arguments but
   /// `client`. The directory is made, with mode 0700, if it does not exist. Blocks as long as the drives do.
   ///
-  /// Errors, of which all ranks get one: those of commit(); invalid_argument, for other arguments than a peer's;
-  /// already_exists, for a checkpoint of this step;
-  /// corrupted, with the file and the offset, for bytes that are not those of the commit; no_space, in_use, permission
-  /// and io, with the file. `latest` and earlier checkpoints are as they were then, and the run may go on. io also if
-  /// an earlier one cannot be removed: the new one is complete.
+  /// Errors, of which all ranks get one: those of commit(); invalid_argument, for other arguments than a peer's, and a
+  /// `latest` that is no file; already_exists, for a complete checkpoint of this step; corrupted, with the file and the
+  /// offset, for bytes that are not those of the commit; no_space, in_use, permission and io, with the file. `latest`
+  /// and earlier checkpoints are as they were then, and the run may go on. io also if `latest` cannot be replaced or an
+  /// earlier one cannot be removed: the new one is complete, as the error says.
   Result<SavedCheckpoint> save_checkpoint(const std::filesystem::path& directory,
                                           const SaveOptions& options = {});
   /// Sets all values to those of a checkpoint; instead of initialize(), restore() or resume(). `directory`: what

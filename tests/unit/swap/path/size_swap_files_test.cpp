@@ -76,6 +76,23 @@ TEST_F(SizeSwapFiles, RefusesAnInvalidWeight) {
   }
 }
 
+/// What a run that is continued has on its drives is no space that it needs again.
+TEST(SizeSwapFilesOfOneFileSystem, CountsWhatItsFilesHaveAsFree) {
+  const test::ScratchDirectory one, two;
+  std::vector<PathOptions> paths;
+  for (const auto* directory : {&one, &two}) {
+    paths.push_back({.directory = directory->path(), .file_name = "swap0", .weight = 1});
+    ASSERT_TRUE(tiers::real_file_system().create(directory->path() / "swap0", 2_GiB, tiers::DirectIo::off));
+  }
+  const ByteCount free = tiers::real_file_system().free_space(one.path()).value();
+
+  EXPECT_TRUE(size_swap_files({.total = free + 2_GiB, .tensor_max = 2_MiB}, paths));
+
+  for (PathOptions& path : paths) path.file_name = "swap1";
+  EXPECT_EQ(size_swap_files({.total = free + 2_GiB, .tensor_max = 2_MiB}, paths).error().code(),
+            ErrorCode::no_space);
+}
+
 TEST(SizeSwapFilesOfOneFileSystem, CountsTheFreeSpaceOnce) {
   const test::ScratchDirectory one, two;
   std::vector<PathOptions> paths = {{.directory = one.path()}, {.directory = two.path()}};

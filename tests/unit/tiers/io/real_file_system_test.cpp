@@ -347,6 +347,29 @@ TEST(RealFileSystem, OpensRegularFilesOnly) {
   EXPECT_EQ(file.error().message(), "not a regular file: " + pipe.string() + " [FileSystem::open]");
 }
 
+TEST(RealFileSystem, OpensAFileToReadThatMayNotBeWritten) {
+  const std::filesystem::path running =
+      std::filesystem::read_symlink("/proc/self/exe");  // not by root either
+  ASSERT_FALSE(real_file_system().open(running, DirectIo::off));
+
+  File file = real_file_system().open_to_read(running, DirectIo::preferred).value();
+
+  std::array<std::byte, 4096> bytes;
+  ASSERT_TRUE(real_file_system()
+                  .open_to_read(running, DirectIo::off)
+                  ->read(FileOffset(0), HostSpan(std::span(bytes))));
+  EXPECT_EQ(bytes[1], std::byte{'E'});
+  EXPECT_FALSE(file.write(FileOffset(0), ConstHostSpan(std::span(std::as_const(bytes)))));
+}
+
+TEST(RealFileSystem, WaitsForNoWriterOfAFifo) {
+  const test::ScratchDirectory directory;
+  const auto fifo = directory.path() / "fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+
+  EXPECT_EQ(real_file_system().open_to_read(fifo, DirectIo::off).error().code(), ErrorCode::invalid_argument);
+}
+
 TEST(RealFileSystem, ReportsThatAnOpenedFileIsNotWhollyReserved) {
   const test::ScratchDirectory directory;
   const auto path = directory.path() / "swap";

@@ -95,6 +95,35 @@ TEST(RankDirectory, FindsItsFilesWhereTheDirectoriesAreNow) {
                                                    scratch.path() / "b/rank0000/swap1"}));
 }
 
+TEST(RankDirectory, NamesFilesByTheDirectoryWhateverItsPlace) {
+  const ScratchDirectory scratch;
+  const auto a = scratch.path() / "a", b = scratch.path() / "b", c = scratch.path() / "c";
+  const auto names = [](std::vector<std::filesystem::path> directories) {
+    const auto directory = RankDirectory::open({.directories = std::move(directories)}).value();
+    std::string text;
+    for (std::size_t i = 0; i < directory->options().directories.size(); ++i) {
+      const auto name = i == 0 ? directory->copies_name(3, i) : directory->swap_name(i);
+      std::ofstream(directory->path(i) / name) << "bytes";
+      text += name + " ";
+    }
+    return text;
+  };
+
+  EXPECT_EQ(names({a, b}), "copies3-0 swap1 ");
+  EXPECT_EQ(names({b, a}), "copies3-1 swap0 ");
+  EXPECT_EQ(names({b}), "copies3-1 ");
+  EXPECT_EQ(names({b, c}), "copies3-1 swap0 ");
+  EXPECT_EQ(names({b, a, c}), "copies3-1 swap0 swap2 ") << "a number that two directories have";
+}
+
+TEST(RankDirectory, NamesNoFileOfOthers) {
+  for (const char* name :
+       {"swap", "swap-1", "swap0.old", "copies0", "copies0-x", "copies-1", "copies0-1x", ""})
+    EXPECT_FALSE(number_of_file(name)) << name;
+  EXPECT_EQ(number_of_file("swap12"), 12u);
+  EXPECT_EQ(number_of_file("copies3-4"), 4u);
+}
+
 TEST(RankDirectory, RefusesAManifestUnderAnotherName) {
   const ScratchDirectory scratch;
   const auto directory = RankDirectory::open({.directories = {scratch.path()}}).value();

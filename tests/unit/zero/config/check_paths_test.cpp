@@ -5,6 +5,8 @@
 #include "kit/sanitizer.hpp"
 #include "kit/scratch_directory.hpp"
 
+#include <penstock/tiers/io/file_system.hpp>
+
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -39,6 +41,17 @@ TEST(ConfigCheckPaths, ChecksItsDirectoriesOnlyWhenAsked) {
   EXPECT_TRUE(usable);
   EXPECT_EQ(directory.entry_count(), 1u);
   EXPECT_TRUE(contains(pseudo.error().message(), "/proc is on a file system that creates no files"));
+}
+
+TEST(ConfigCheckPaths, RefusesADurableDirectoryInMemory) {
+  if (tiers::real_file_system().type_name("/dev/shm") != "tmpfs") GTEST_SKIP() << "/dev/shm is no tmpfs";
+  const auto config = read(R"({"train_batch_size": 8, "penstock": {"durable_directory": "/dev/shm"}})");
+  ASSERT_TRUE(config) << config.error().message();
+
+  const auto checked = config->check_paths();
+
+  ASSERT_FALSE(checked);
+  EXPECT_TRUE(contains(checked.error().message(), "/dev/shm is on a tmpfs")) << checked.error().message();
 }
 
 TEST(ConfigCheckPaths, RefusesADirectoryWhoseNameHasANul) {

@@ -125,6 +125,39 @@ TEST(ImportStates, IsResumedByAnyNumberOfRanksAndOtherUnits) {
   }
 }
 
+TEST(ImportStates, HasTheUnitsOfTheLayoutThatIsGiven) {
+  RunOptions options = run_on_disk();
+  options.model.units = {{.name = "layer",
+                          .parameters = {{"attention.weight", ElementCount(3'000)},
+                                         {"attention.bias", ElementCount(101)},
+                                         {"mlp.weight", ElementCount(5'000)}}}};
+  const CommittedRun run(options);
+  ASSERT_TRUE(export_commit(run.manifests(), {.directory = run.out(), .states = true}));
+  ModelLayout two = options.model;
+  two.units = {{.name = "layer.attention",
+                .parameters = {{"weight", ElementCount(3'000)}, {"bias", ElementCount(101)}}},
+               {.name = "layer.mlp", .parameters = {{"weight", ElementCount(5'000)}}}};
+  const ScratchDirectory scratch;
+  const auto directory = scratch.path() / "resumed", again = scratch.path() / "again";
+
+  const auto imported = import_states(
+      {.states = run.out(), .config = options.config, .directories = {directory}, .layout = two});
+
+  ASSERT_TRUE(imported) << imported.error().message();
+  const auto manifest = RankDirectory::read_of({.directories = {directory}}, 0, 0, 1).value();
+  ASSERT_EQ(manifest.model.units.size(), 2u);
+  ASSERT_TRUE(export_commit({manifest}, {.directory = again, .states = true}));
+  auto wanted = TensorFiles::open(run.out(), "states").value(),
+       got = TensorFiles::open(again, "states").value();
+  ASSERT_EQ(got.names(), wanted.names());
+  for (const std::string& name : wanted.names()) {
+    std::vector<float> a(101), b(101);  // the smallest parameter
+    ASSERT_TRUE(wanted.read(name, 0, a));
+    ASSERT_TRUE(got.read(name, 0, b));
+    EXPECT_EQ(a, b) << name;
+  }
+}
+
 /// A directory of an export with states, and what is refused of it.
 class ImportRefusals : public testing::Test {
  protected:

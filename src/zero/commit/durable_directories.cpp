@@ -1,0 +1,191 @@
+#include "zero/commit/durable_directories.hpp"
+
+#include "tiers/io/bounded_call.hpp"
+#include "zero/commit/checkpoint_directory.hpp"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <system_error>
+#include <utility>
+
+namespace penstock::zero {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Options = RankDirectory::Options;
+
+constexpr const char* operation = "Rank::create";
+constexpr const char* own_directory = "give each run a directory of its own";
+
+template <class T, class Call>
+Result<T> bounded(const Options& options, const fs::path& object, Call call) {
+  return tiers::bounded_call<T>(operation, object.string(), options.deadline, std::move(call));
+}
+
+Options only(const Options& options, const fs::path& directory) {
+  Options one = options;
+  one.directories = {directory};
+  return one;
+}
+
+Result<void> check_lasts(const Options& options, const fs::path& directory) {
+  return bounded<void>(options, directory, [files = options.files, directory]() -> Result<void> {
+    std::string type = files->type_name(directory);
+    // The run may have to make it.
+    if (type == "unknown") type = files->type_name((directory / "").parent_path().parent_path());
+    if (type != "tmpfs") return ok();
+    return Error::unsupported(operation)
+        .object(directory.string())
+        .reason("it is a tmpfs, in memory, which loses a run with the machine's power")
+        .advice("name a directory on a drive as penstock.durable_directory");
+  });
+}
+
+Result<void> check_differ(const Options& options, const fs::path& a, const fs::path& b) {
+  return bounded<void>(options, b, [a, b]() -> Result<void> {
+    std::error_code not_there;
+    if (!fs::equivalent(a, b, not_there) || not_there) return ok();
+    return Error::invalid_argument(operation)
+        .object(b.string())
+        .reason("it is the same directory as " + a.string())
+        .advice("name each durable directory once");
+  });
+}
+
+/// By rank, one of the manifests in the first directory.
+Result<std::map<std::uint32_t, ManifestId>> manifests_in(const Options& options) {
+  std::map<std::uint32_t, ManifestId> found;
+  const auto ranks = RankDirectory::ranks(options);
+  if (!ranks && ranks.error().code() == ErrorCode::not_found) return found;
+  PENSTOCK_TRY(ranks);
+  for (const std::uint32_t rank : *ranks) {
+    PENSTOCK_TRY_ASSIGN(const auto manifests, RankDirectory::manifests_of(options, rank));
+    if (!manifests.empty()) found.emplace(rank, manifests.back());
+  }
+  return found;
+}
+
+/// Errors: invalid_argument.
+Result<void> check_no_checkpoint(const Options& options, const fs::path& directory) {
+  const Options one = only(options, directory);
+  PENSTOCK_TRY_ASSIGN(const auto ranks, manifests_in(one));
+  for (const auto& [rank, id] : ranks) {
+    const auto manifest = RankDirectory::read_of(one, rank, id.engine, id.generation);
+    if (!manifest || !is_checkpoint(*manifest)) continue;
+    return Error::invalid_argument(operation)
+        .object(directory.string())
+        .reason("it is a checkpoint, which the run would overwrite")
+        .advice("name another durable directory, and call load_checkpoint() with this one");
+  }
+  return ok();
+}
+
+/// Where the last of the manifest's tensors in `file` ends.
+FileOffset end_in(const Manifest& manifest, std::size_t file) {
+  FileOffset end;
+  for (const CommittedTensor& tensor : manifest.tensors) {
+    if (tensor.file == file) end = std::max(end, tensor.offset + tensor.size);
+  }
+  return end;
+}
+
+Result<void> check_file(tiers::FileSystem& files, const std::string& name, FileOffset end) {
+  const auto file = files.open_to_read(name, tiers::DirectIo::off);
+  if (!file && file.error().code() == ErrorCode::not_found) {
+    return Error(ErrorCode::not_found, operation)
+        .object(name)
+        .reason("the last commit refers to this file, which is not there")
+        .advice("bring it back; or name another durable directory for a new run");
+  }
+  if (!file) return file.error();
+  PENSTOCK_TRY_ASSIGN(const ByteCount size, file->size());
+  if (FileOffset(0) + size >= end) return ok();
+  return Error(ErrorCode::truncated, operation)
+      .object(name)
+      .reason("the last commit refers to bytes behind the end of this file")
+      .wanted(end - FileOffset(0))
+      .got(size)
+      .advice("bring the whole file back; or name another durable directory for a new run");
+}
+
+Result<void> check_files(const Options& options, const Manifest& manifest) {
+  for (std::size_t i = 0; i < manifest.files.size(); ++i) {
+    const FileOffset end = end_in(manifest, i);
+    if (end == FileOffset(0)) continue;
+    const std::string& name = manifest.files[i];
+    PENSTOCK_TRY(bounded<void>(options, name,
+                               [files = options.files, name, end] { return check_file(*files, name, end); }));
+  }
+  return ok();
+}
+
+}  // namespace
+
+Result<void> check_directories(const Options& options) {
+  for (std::size_t i = 0; i < options.directories.size(); ++i) {
+    const fs::path& directory = options.directories[i];
+    PENSTOCK_TRY(check_lasts(options, directory));
+    for (std::size_t j = 0; j < i; ++j)
+      PENSTOCK_TRY(check_differ(options, options.directories[j], directory));
+    PENSTOCK_TRY(check_no_checkpoint(options, directory));
+  }
+  return ok();
+}
+
+Result<std::vector<fs::path>> manifests_first(const Options& options) {
+  std::vector<fs::path> ordered = options.directories;
+  std::size_t found = ordered.size();
+  for (std::size_t i = 0; i < ordered.size(); ++i) {
+    PENSTOCK_TRY_ASSIGN(const auto manifests, manifests_in(only(options, ordered[i])));
+    if (manifests.empty()) continue;
+    if (found != ordered.size()) {
+      return Error::invalid_argument(operation)
+          .object(ordered[i].string())
+          .reason("it has a run of its own, beside that in " + ordered[found].string())
+          .advice(own_directory);
+    }
+    found = i;
+  }
+  if (found != ordered.size())
+    std::rotate(ordered.begin(), ordered.begin() + static_cast<std::ptrdiff_t>(found),
+                ordered.begin() + static_cast<std::ptrdiff_t>(found) + 1);
+  return ordered;
+}
+
+Result<void> check_all_named(const RankDirectory& directory) {
+  const Options& options = directory.options();
+  PENSTOCK_TRY_ASSIGN(const auto manifests, RankDirectory::manifests_of(options, options.rank));
+  for (std::size_t i = 0; i < options.directories.size() && manifests.empty(); ++i) {
+    if (directory.number(i) < options.directories.size()) continue;
+    const std::string file = (directory.path(i) / directory.swap_name(i)).string();
+    return Error::invalid_argument(operation)
+        .object(options.directories[i].string())
+        .reason("it has files of a run in more directories, and the one with that run's commits is not named")
+        .got(file)
+        .advice("name all directories of that run; or remove " + directory.path(i).string() +
+                ", for a new run");
+  }
+  return ok();
+}
+
+Result<std::vector<Manifest>> usable_manifests(const RankDirectory& directory, std::uint32_t engine) {
+  std::vector<Manifest> manifests;
+  PENSTOCK_TRY_ASSIGN(const auto generations, directory.generations(engine));
+  for (const std::uint64_t generation : generations) {
+    auto manifest = directory.read(engine, generation);
+    if (!manifest) continue;
+    if (!manifests.empty() && manifests.front().run != manifest->run) {
+      return Error::invalid_argument(operation)
+          .object(directory.path(0).string())
+          .reason("it has manifests of two runs")
+          .advice(std::string(own_directory) + "; move the files of one of them away");
+    }
+    PENSTOCK_TRY(check_files(directory.options(), *manifest));
+    manifests.push_back(*std::move(manifest));
+  }
+  return manifests;
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,49 @@
+#include "zero/commit/former_ranks.hpp"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace penstock::zero {
+
+namespace {
+
+bool is_swap_file(std::string_view name) {
+  return number_of_file(name).has_value();
+}
+
+/// Errors: in_use, while another process has the directory.
+Result<void> remove_of(const RankDirectory::Options& options, std::uint32_t engine,
+                       const FoundManifest& last) {
+  PENSTOCK_TRY_ASSIGN(const auto names, RankDirectory::names_of(options, options.rank));
+  PENSTOCK_TRY_ASSIGN(const auto manifests, RankDirectory::manifests_of(options, options.rank));
+  if (manifests.empty() && std::none_of(names.begin(), names.end(), is_swap_file)) return ok();
+  PENSTOCK_TRY_ASSIGN(const auto directory, RankDirectory::open(options));
+  PENSTOCK_TRY_ASSIGN(const auto generations, directory->generations(engine));
+  for (const std::uint64_t generation : generations) {
+    const auto manifest = directory->read(engine, generation);
+    if (!manifest || manifest->run != last.run || generation > last.generation) continue;
+    PENSTOCK_TRY(directory->remove(engine, generation));
+  }
+  PENSTOCK_TRY_ASSIGN(const auto left, RankDirectory::manifests_of(options, options.rank));
+  return left.empty() ? directory->remove_files(is_swap_file) : ok();
+}
+
+}  // namespace
+
+Result<void> remove_former_ranks(const RankDirectory::Options& options, std::uint32_t engine,
+                                 const FoundManifest& last, std::uint32_t ranks) {
+  PENSTOCK_TRY_ASSIGN(const auto found, RankDirectory::ranks(options));
+  for (const std::uint32_t rank : found) {
+    const bool is_former = rank >= std::max(last.ranks, ranks);
+    if (!is_former || rank % ranks != options.rank) continue;
+    RankDirectory::Options of_rank = options;
+    of_rank.rank = rank;
+    const auto removed = remove_of(of_rank, engine, last);
+    if (!removed && removed.error().code() != ErrorCode::in_use) return removed;
+  }
+  return ok();
+}
+
+}  // namespace penstock::zero

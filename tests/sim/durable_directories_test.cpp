@@ -1,0 +1,218 @@
+// Which directories a durable run takes, and what it leaves in them.
+#include "kit/cluster.hpp"
+#include "kit/scratch_directory.hpp"
+#include "sim/continued_runs.hpp"
+#include "sim/one_rank.hpp"
+
+#include <gtest/gtest.h>
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace penstock::zero::test {
+namespace {
+
+using penstock::test::ScratchDirectory;
+namespace fs = std::filesystem;
+
+/// The files below `directory`, by their paths from there, and their sizes.
+std::set<std::pair<std::string, std::uintmax_t>> files_below(const fs::path& directory) {
+  std::set<std::pair<std::string, std::uintmax_t>> files;
+  for (const auto& entry : fs::recursive_directory_iterator(directory))
+    files.emplace(fs::relative(entry.path(), directory).string(),
+                  entry.is_regular_file() ? entry.file_size() : 0);
+  return files;
+}
+
+void expect_refused(const Config& config, ErrorCode code, const std::vector<std::string>& texts) {
+  const auto refused = OneRank::create(config);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(to_string(refused.error().code()), to_string(code)) << refused.error().message();
+  for (const std::string& text : texts)
+    EXPECT_NE(refused.error().message().find(text), std::string::npos) << text << "\n"
+                                                                       << refused.error().message();
+}
+
+Config config_of(std::vector<fs::path> directories, OffloadDevice to = OffloadDevice::nvme) {
+  Config config = durable_config(directories.front(), to);
+  config.penstock.durable_directories = std::move(directories);
+  return config;
+}
+
+/// Continues the run, or begins it, and commits after one step. Returns the digest.
+std::string go_on(const Config& config, const ModelLayout& model = two_units()) {
+  const OneRank run = OneRank::create(config, model).value();
+  if (!run.engine().resume().value()) run.initialize();
+  run.train();
+  (void)run.engine().commit().value();
+  return run.engine().digest().value();
+}
+
+TEST(DurableDirectories, MayBeNamedInAnyOrder) {
+  const ScratchDirectory scratch;
+  const fs::path a = scratch.path() / "a", b = scratch.path() / "b", c = scratch.path() / "c";
+  for (const OffloadDevice to : {OffloadDevice::nvme, OffloadDevice::cpu}) {
+    for (const fs::path& one : {a, b, c}) fs::remove_all(one);
+    const std::string expected = go_on(config_of({a, b, c}, to));
+    for (const auto& directories : {std::vector{c, b, a}, {b, a, c}, {a, c, b}}) {
+      const OneRank run = OneRank::create(config_of(directories, to)).value();
+      const auto resumed = run.engine().resume().value();
+      ASSERT_TRUE(resumed) << directories.front();
+      EXPECT_EQ(run.engine().digest().value(), expected);
+      (void)run.engine().commit().value();
+    }
+  }
+}
+
+TEST(DurableDirectories, AreOfOneRun) {
+  const ScratchDirectory scratch;
+  const fs::path a = scratch.path() / "a", b = scratch.path() / "b";
+  (void)go_on(config_of({a}));
+  (void)go_on(config_of({b}));
+  const auto before = files_below(scratch.path());
+
+  expect_refused(config_of({a, b}), ErrorCode::invalid_argument,
+                 {b.string(), "a run of its own", a.string()});
+
+  EXPECT_EQ(files_below(scratch.path()), before);
+}
+
+TEST(DurableDirectories, AreAllNamed) {
+  const ScratchDirectory scratch;
+  const fs::path a = scratch.path() / "a", b = scratch.path() / "b", c = scratch.path() / "c";
+  for (const OffloadDevice to : {OffloadDevice::nvme, OffloadDevice::cpu}) {
+    for (const fs::path& one : {a, b, c}) fs::remove_all(one);
+    const std::string expected = go_on(config_of({a, b, c}, to));
+    const auto before = files_below(scratch.path());
+
+    expect_refused(config_of({b}, to), ErrorCode::invalid_argument,
+                   {b.string(), "a run in more directories", "name all directories", "rank0000"});
+    expect_refused(config_of({c, b}, to), ErrorCode::invalid_argument, {c.string()});
+
+    EXPECT_EQ(files_below(scratch.path()), before);
+    const OneRank run =
+        OneRank::create(config_of({a}, to)).value();  // its commit has the names of the others
+    EXPECT_TRUE(run.engine().resume().value());
+    EXPECT_EQ(run.engine().digest().value(), expected);
+  }
+}
+
+TEST(DurableDirectories, AreNoCheckpoint) {
+  const ScratchDirectory scratch;
+  {
+    const OneRank run = OneRank::create(config_of({scratch.path() / "run"})).value();
+    run.initialize();
+    ASSERT_TRUE(run.engine().save_checkpoint(scratch.path() / "checkpoints"));
+  }
+  const fs::path checkpoint = scratch.path() / "checkpoints" / "global_step0";
+  const auto before = files_below(scratch.path());
+
+  for (const auto& directories : {std::vector{checkpoint}, {scratch.path() / "new", checkpoint}}) {
+    expect_refused(config_of(directories), ErrorCode::invalid_argument,
+                   {checkpoint.string(), "it is a checkpoint", "load_checkpoint()"});
+  }
+
+  EXPECT_EQ(files_below(scratch.path()), before);
+}
+
+TEST(DurableDirectories, HaveOneNameEach) {
+  const ScratchDirectory scratch;
+  const fs::path a = scratch.path() / "a", link = scratch.path() / "link";
+  (void)go_on(config_of({a}));
+  fs::create_directory_symlink(a, link);
+
+  expect_refused(config_of({a, link}), ErrorCode::invalid_argument,
+                 {link.string(), "the same directory as " + a.string()});
+}
+
+TEST(DurableDirectories, HaveWhatTheLastCommitRefersTo) {
+  for (const bool missing : {false, true}) {
+    for (const auto& [to, name] :
+         {std::pair{OffloadDevice::nvme, "swap0"}, {OffloadDevice::cpu, "copies0-0"}}) {
+      const ScratchDirectory scratch;
+      const Config config = config_of({scratch.path() / "run"}, to);
+      (void)go_on(config);
+      const fs::path file = scratch.path() / "run" / "rank0000" / name, away = scratch.path() / "away";
+      fs::copy_file(file, away);
+      missing ? (void)fs::remove(file) : fs::resize_file(file, 4096);
+      const auto before = files_below(scratch.path());
+
+      expect_refused(config, missing ? ErrorCode::not_found : ErrorCode::truncated,
+                     {file.string(), "the last commit refers to", "back"});
+
+      EXPECT_EQ(files_below(scratch.path()), before);
+      fs::remove(file);
+      fs::rename(away, file);
+      const OneRank run = OneRank::create(config).value();
+      EXPECT_EQ(run.engine().resume().value()->step, 1u);
+    }
+  }
+}
+
+TEST(DurableDirectories, NoteParametersOfAnotherShape) {
+  const ScratchDirectory scratch;
+  ModelLayout model = two_units(), other = two_units();
+  model.units[0].parameters[0].shape = {1000, 100};
+  other.units[0].parameters[0].shape = {100, 1000};
+  const Config config = config_of({scratch.path() / "run"});
+  (void)go_on(config, model);
+
+  for (const auto& [layout, notes] : {std::pair{&model, 0u}, {&other, 1u}}) {
+    const OneRank run = OneRank::create(config, *layout).value();
+    const auto resumed = run.engine().resume().value();
+    ASSERT_EQ(resumed->notes.size(), notes);
+    for (const std::string& note : resumed->notes)
+      EXPECT_NE(note.find("weight is 100 x 1000 and was committed as 1000 x 100"), std::string::npos) << note;
+  }
+}
+
+/// A run of `ranks` that commits twice, after `steps` of them in all; it begins, or is continued.
+RunResult run_of(const fs::path& directory, std::uint32_t ranks, std::uint32_t steps, OffloadDevice to) {
+  RunOptions options{.ranks = ranks, .micro_batches = 1, .steps = steps};
+  options.config.offload_optimizer.device = to;
+  options = durable(std::move(options), directory);
+  options.after_steps = [](Engine& engine) -> Result<void> {
+    PENSTOCK_TRY(engine.commit());
+    return ok();
+  };
+  if (fs::exists(directory)) {
+    options.begins_where_restored = true;
+    options.restore = [](Engine& engine) -> Result<void> {
+      PENSTOCK_TRY_ASSIGN(const auto resumed, engine.resume());
+      EXPECT_TRUE(resumed);
+      return ok();
+    };
+  }
+  return train(options);
+}
+
+TEST(DurableDirectories, LoseWhatRanksThatARunNoLongerHasHaveLeft) {
+  for (const OffloadDevice to : {OffloadDevice::nvme, OffloadDevice::cpu}) {
+    const ScratchDirectory scratch;
+    const fs::path directory = scratch.path() / "run";
+    ASSERT_FALSE(run_of(directory, 5, 1, to).error);
+    const auto before = files_below(directory / "rank0004");
+    ASSERT_GE(before.size(), 3u);  // lock, manifest, swap file or copies
+    std::ofstream(directory / "rank0003" / "notes.txt") << "mine";
+
+    ASSERT_FALSE(run_of(directory, 2, 2, to).error);
+
+    using Names = std::vector<std::string>;
+    for (const auto& [rank, left] : {std::pair{"rank0002", Names{"penstock.lock"}},
+                                     {"rank0003", {"notes.txt", "penstock.lock"}},
+                                     {"rank0004", {"penstock.lock"}}}) {
+      Names names;
+      for (const auto& [name, size] : files_below(directory / rank)) names.push_back(name);
+      EXPECT_EQ(names, left) << rank;
+    }
+    const RunResult again = run_of(directory, 3, 3, to);
+    ASSERT_FALSE(again.error) << again.error->message();
+  }
+}
+
+}  // namespace
+}  // namespace penstock::zero::test
