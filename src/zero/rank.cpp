@@ -199,19 +199,22 @@ Result<void> Rank::State::open_directory(swap::RuntimeOptions& of_runtime) {
       .directories = directories,
       .rank = options.identity.rank,
       .deadline = std::chrono::seconds(options.config.penstock.io_deadline_seconds)};
+  for (std::filesystem::path& one : opened.directories) one = std::filesystem::absolute(one);
   PENSTOCK_TRY(check_directories(opened));
   PENSTOCK_TRY_ASSIGN(opened.directories, manifests_first(opened));
-  PENSTOCK_TRY_ASSIGN(directory, RankDirectory::open(opened));
-  PENSTOCK_TRY(check_all_named(*directory));
+  PENSTOCK_TRY_ASSIGN(directory, RankDirectory::lock(opened));
+  PENSTOCK_TRY_ASSIGN(const auto manifests, committed_manifests(opened));
+  PENSTOCK_TRY(directory->make());
   for (swap::PathOptions& path : of_runtime.paths) {
-    const auto found = std::find(opened.directories.begin(), opened.directories.end(), path.directory);
+    const auto found = std::find(opened.directories.begin(), opened.directories.end(),
+                                 std::filesystem::absolute(path.directory));
     const auto index = static_cast<std::size_t>(found - opened.directories.begin());
     path.directory = directory->path(index);
     path.file_name = directory->swap_name(index);
   }
-  for (std::uint32_t engine = 0; engine < members.size(); ++engine) {
-    PENSTOCK_TRY_ASSIGN(auto extents,
-                        committed_extents(*directory, options.engine_number + engine, of_runtime.paths));
+  // Also of engines that are not in this process.
+  for (const auto& [engine, of_engine] : manifests) {
+    const auto extents = committed_extents(engine, of_engine, of_runtime.paths);
     of_runtime.pinned.insert(of_runtime.pinned.end(), extents.begin(), extents.end());
   }
   return ok();

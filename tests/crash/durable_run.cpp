@@ -17,6 +17,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 namespace penstock::zero::test {
@@ -72,7 +73,12 @@ Report DurableRun::report() const {
   Report report;
   std::ifstream file(directory_.path() / "report");
   file >> report.digest >> report.resumed_step >> report.calls;
-  for (std::uint64_t& requests : report.requests) file >> requests;
+  for (auto& requests : report.requests) {
+    std::size_t engines = 0;
+    file >> engines;
+    requests.resize(engines);
+    for (std::uint64_t& count : requests) file >> count;
+  }
   EXPECT_TRUE(file) << "a process has written no report";
   return report;
 }
@@ -99,7 +105,8 @@ int DurableRun::train_here(const Harm& harm) const {
   if (kill && !kill->rank)
     of_files = {{.occurrence = kill->number, .effect = tiers::FileSystemFault::Effect::kill}};
   tiers::FaultFileSystem files(tiers::real_file_system(), of_files);
-  std::array<std::atomic<std::uint64_t>, ranks> requests = {};
+  std::mutex mutex;
+  std::array<std::vector<std::uint64_t>, ranks> requests = {};
   std::atomic<std::uint64_t> resumed_step = 0;
 
   RunOptions options = run_of(offload_);
@@ -107,11 +114,17 @@ int DurableRun::train_here(const Harm& harm) const {
   options.change_path = [&](std::uint32_t rank, swap::PathOptions& path) {
     path.file_system = &files;
     path.decorate = [&, rank](std::unique_ptr<tiers::IoEngine> engine) {
+      const std::lock_guard lock(mutex);
+      const std::size_t index = requests[rank].size();
+      requests[rank].push_back(0);
       tiers::FaultPlan faults;
-      if (kill && kill->rank == rank)
+      if (kill && kill->rank == rank && kill->engine == index)
         faults = {{.occurrence = kill->number, .effect = tiers::Fault::Effect::kill}};
       auto faulty = std::make_unique<tiers::FaultEngine>(std::move(engine), faults);
-      auto count = [&counted = *faulty, &total = requests[rank]] { total += counted.accepted(); };
+      auto count = [&, rank, index, &counted = *faulty] {
+        const std::lock_guard counting(mutex);
+        requests[rank][index] = counted.accepted();
+      };
       return std::make_unique<penstock::test::ListedEngine>(std::move(faulty), std::move(count));
     };
   };
@@ -137,7 +150,10 @@ int DurableRun::train_here(const Harm& harm) const {
   }
   std::ofstream report(directory_.path() / "report");
   report << result.digest << " " << resumed_step << " " << files.accepted();
-  for (const auto& of_rank : requests) report << " " << of_rank;
+  for (const auto& of_rank : requests) {
+    report << " " << of_rank.size();
+    for (const std::uint64_t count : of_rank) report << " " << count;
+  }
   return report.flush() ? 0 : 1;
 }
 

@@ -35,9 +35,10 @@ inline constexpr Offload offloads[] = {
      2},
 };
 
-/// Where a process is killed: at a call of the file system that its ranks share, or at a request of a rank's drive.
+/// Where a process is killed: at a call of the file system that its ranks share, or at a request of an I/O engine.
 struct KillPoint {
   std::optional<std::uint32_t> rank;  ///< of a request; none: a call
+  std::size_t engine = 0;             ///< a rank has one for each swap file, and for each file of copies
   std::uint64_t number = 0;
 };
 
@@ -51,7 +52,7 @@ struct Report {
   std::string digest;
   std::uint64_t resumed_step = 0;  ///< 0: it began
   std::uint64_t calls = 0;
-  std::array<std::uint64_t, ranks> requests = {};
+  std::array<std::vector<std::uint64_t>, ranks> requests = {};  ///< by engine
 };
 
 /// A directory of a run, and the processes that train there one after the other.

@@ -35,24 +35,25 @@ class KilledProcess : public testing::TestWithParam<Offload> {
 TEST_P(KilledProcess, IsContinuedFromAnyCallAndRequest) {
   const Report expected = whole();
   std::vector<KillPoint> points;
-  for (std::uint64_t call = 0; call < expected.calls; ++call) points.push_back({{}, call});
+  for (std::uint64_t call = 0; call < expected.calls; ++call) points.push_back({.number = call});
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    for (std::uint64_t request = 0; request < expected.requests[rank]; ++request)
-      points.push_back({rank, request});
+    for (std::size_t engine = 0; engine < expected.requests[rank].size(); ++engine) {
+      for (std::uint64_t request = 0; request < expected.requests[rank][engine]; ++request)
+        points.push_back({rank, engine, request});
+    }
   }
   std::size_t killed = 0;
   for (const KillPoint& point : points) {
     SCOPED_TRACE((point.rank ? "request " : "call ") + std::to_string(point.number));
     DurableRun run(GetParam());
     const int signal = run.start(point);
-    // A rank has an I/O engine for each file, of which each counts its requests.
-    if (signal == 0) continue;
+    if (signal == 0) continue;  // it has made fewer calls: how many depends on the ranks' order
     ASSERT_EQ(signal, SIGKILL);
     ++killed;
     run.expect_continued(expected.digest);
     if (HasFailure()) return;
   }
-  EXPECT_GE(killed, points.size() / 2);
+  EXPECT_GE(killed, points.size() * 19 / 20);
   std::cout << killed << " crash points, none lost\n";
 }
 
@@ -66,7 +67,10 @@ TEST_P(KilledProcess, IsContinuedHoweverOftenItIsKilled) {
     for (std::uint64_t attempt = 0; attempt < 30; ++attempt) {
       const std::uint64_t most = 5 + attempt * 8;  // so that it ends
       KillPoint point{.number = random.below(most)};
-      if (random.below(2) == 0) point.rank = static_cast<std::uint32_t>(random.below(ranks));
+      if (random.below(2) == 0) {
+        point.rank = static_cast<std::uint32_t>(random.below(ranks));
+        point.engine = random.below(expected.requests[*point.rank].size());
+      }
       const std::uint64_t committed = run.committed_step();
       if (run.start(point) == 0) {
         EXPECT_GE(run.report().resumed_step, committed);

@@ -1,10 +1,13 @@
 // Which directories a durable run takes, and what it leaves in them.
 #include "kit/cluster.hpp"
 #include "kit/scratch_directory.hpp"
-#include "sim/continued_runs.hpp"
 #include "sim/one_rank.hpp"
+#include "sim/saving_runs.hpp"
+
+#include <penstock/tiers/io/file_system.hpp>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -81,24 +84,73 @@ TEST(DurableDirectories, AreOfOneRun) {
   EXPECT_EQ(files_below(scratch.path()), before);
 }
 
-TEST(DurableDirectories, AreAllNamed) {
+TEST(DurableDirectories, MayHaveOtherFilesAndNames) {
   const ScratchDirectory scratch;
-  const fs::path a = scratch.path() / "a", b = scratch.path() / "b", c = scratch.path() / "c";
-  for (const OffloadDevice to : {OffloadDevice::nvme, OffloadDevice::cpu}) {
-    for (const fs::path& one : {a, b, c}) fs::remove_all(one);
-    const std::string expected = go_on(config_of({a, b, c}, to));
-    const auto before = files_below(scratch.path());
+  const Config config = config_of({scratch.path() / "run"});
+  const std::string expected = go_on(config);
+  const fs::path directory = scratch.path() / "run";
+  fs::create_directory(directory / "rank0");
+  fs::create_directory(directory / "rank5");
+  fs::create_directory(directory / "rank00000");
+  std::ofstream(directory / "rank0007") << "a file";
 
-    expect_refused(config_of({b}, to), ErrorCode::invalid_argument,
-                   {b.string(), "a run in more directories", "name all directories", "rank0000"});
-    expect_refused(config_of({c, b}, to), ErrorCode::invalid_argument, {c.string()});
+  const OneRank run = OneRank::create(config).value();
 
-    EXPECT_EQ(files_below(scratch.path()), before);
-    const OneRank run =
-        OneRank::create(config_of({a}, to)).value();  // its commit has the names of the others
-    EXPECT_TRUE(run.engine().resume().value());
-    EXPECT_EQ(run.engine().digest().value(), expected);
+  EXPECT_TRUE(run.engine().resume().value());
+  EXPECT_EQ(run.engine().digest().value(), expected);
+}
+
+TEST(DurableDirectories, NameALongFileThatIsNoManifest) {
+  const ScratchDirectory scratch;
+  const Config config = config_of({scratch.path() / "run"});
+  (void)go_on(config);
+  const fs::path file = scratch.path() / "run" / "rank0000" / "engine0-000000000002.manifest";
+  for (const std::string contents :
+       {"x", text_of(scratch.path() / "run/rank0000/engine0-000000000001.manifest").c_str()}) {
+    std::ofstream(file) << contents;
+    fs::resize_file(file, std::uintmax_t{1} << 43);
+
+    const OneRank run = OneRank::create(config).value();
+
+    const auto resumed = run.engine().resume().value();
+    ASSERT_EQ(resumed->notes.size(), 1u);
+    EXPECT_NE(resumed->notes[0].find(file.string()), std::string::npos) << resumed->notes[0];
   }
+}
+
+TEST(DurableDirectories, LoseFilesOfTensorsThatAreInAnotherTierNow) {
+  for (const auto& [from, to] :
+       {std::pair{OffloadDevice::nvme, OffloadDevice::cpu}, {OffloadDevice::cpu, OffloadDevice::nvme}}) {
+    const ScratchDirectory scratch;
+    const std::vector<fs::path> directories = {scratch.path() / "a", scratch.path() / "b"};
+    (void)go_on(config_of(directories, from));
+    std::ofstream(scratch.path() / "a/rank0000/copies1-0") << "of another engine";
+    const std::string digest = go_on(config_of(directories, to));
+
+    const bool on_disk = to == OffloadDevice::nvme;
+    for (const char* name : {"a/rank0000/swap0", "b/rank0000/swap1"})
+      EXPECT_EQ(fs::exists(scratch.path() / name), on_disk) << name;
+    EXPECT_TRUE(fs::exists(scratch.path() / "a/rank0000/copies1-0"));
+    const OneRank run = OneRank::create(config_of(directories, to)).value();
+    EXPECT_TRUE(run.engine().resume().value());
+    EXPECT_EQ(run.engine().digest().value(), digest);
+  }
+}
+
+TEST(DurableDirectories, AreOnNoTmpfsAlsoByARelativeName) {
+  if (tiers::real_file_system().type_name("/dev/shm") != "tmpfs") GTEST_SKIP() << "/dev/shm is no tmpfs";
+  const fs::path before = fs::current_path(),
+                 directory = "/dev/shm/penstock-test-" + std::to_string(::getpid());
+  fs::create_directory(directory);
+  fs::current_path(directory);
+
+  const auto refused = OneRank::create(config_of({"run"}));
+
+  fs::current_path(before);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::unsupported) << refused.error().message();
+  EXPECT_TRUE(fs::is_empty(directory));
+  fs::remove(directory);
 }
 
 TEST(DurableDirectories, AreNoCheckpoint) {

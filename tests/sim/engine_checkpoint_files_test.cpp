@@ -2,7 +2,7 @@
 #include "kit/cluster.hpp"
 #include "kit/mounted_file_system.hpp"
 #include "kit/scratch_directory.hpp"
-#include "sim/continued_runs.hpp"
+#include "sim/saving_runs.hpp"
 
 #include <penstock/tiers/io/fault_file_system.hpp>
 
@@ -23,39 +23,13 @@ namespace {
 using penstock::test::MountedFileSystem;
 using penstock::test::ScratchDirectory;
 using penstock::test::SeededRandom;
-using Point = RunOptions::ProgramPoint;
 
-/// A durable run that calls `save` with each engine before each step but the first.
-RunOptions saving(RunOptions options, const std::filesystem::path& durable_directory,
-                  std::function<Result<void>(Engine&, std::uint32_t rank)> save) {
-  options = durable(std::move(options), durable_directory);
-  options.without_leases = [save = std::move(save)](Engine& engine, const Point& point) -> Result<void> {
-    const bool begins = point.unit == 0 && point.micro_batch == 0 && point.place == Point::Place::forward;
-    return begins && point.step > 0 ? save(engine, point.rank) : ok();
-  };
-  return options;
-}
-
-/// The rest of a run, from a checkpoint.
-RunOptions loading(RunOptions options, const std::filesystem::path& checkpoint) {
-  options.begins_where_restored = true;
-  options.restore = [checkpoint](Engine& engine) -> Result<void> {
-    PENSTOCK_TRY(engine.load_checkpoint(checkpoint));
-    return ok();
-  };
-  return options;
-}
-
-RunOptions small_run(std::uint32_t ranks = 2) {
-  RunOptions options{.ranks = ranks, .micro_batches = 1, .steps = 4};
-  options.config.offload_optimizer.device = OffloadDevice::nvme;
-  options.config.offload_param.device = OffloadDevice::cpu;
-  return options;
-}
-
-std::string text_of(const std::filesystem::path& file) {
-  std::ifstream in(file);
-  return {std::istreambuf_iterator<char>(in), {}};
+void flip_byte(const std::filesystem::path& name) {
+  std::fstream file(name, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(100);
+  const char byte = static_cast<char>(file.get() ^ 1);
+  file.seekp(100);
+  file.put(byte);
 }
 
 TEST(SaveCheckpoint, IsLoadedWithTheBitsOfARunThatNeverStopped) {
@@ -128,79 +102,13 @@ TEST(SaveCheckpoint, WantsTheSameArgumentsOnAllRanks) {
               ErrorCode::invalid_argument);
     return ok();
   };
-  const RunOptions options = small_run();
+  const RunOptions options = saved_run();
   const RunResult result = train(saving(options, scratch.path() / "run", save));
 
   ASSERT_FALSE(result.error) << result.error->message();
   EXPECT_EQ(text_of(checkpoints / "latest"), "global_step1");
   EXPECT_FALSE(std::filesystem::exists(scratch.path() / "other"));
   EXPECT_EQ(train(loading(options, checkpoints)).digest, result.digest);
-}
-
-TEST(SaveCheckpoint, KeepsAsManyAsAreAskedFor) {
-  const ScratchDirectory scratch;
-  const auto checkpoints = scratch.path() / "checkpoints";
-  std::filesystem::create_directories(checkpoints / "global_stepping");
-  std::ofstream(checkpoints / "notes.txt") << "mine";
-  std::vector<std::filesystem::path> removed;
-  const auto save = [&](Engine& engine, std::uint32_t rank) -> Result<void> {
-    PENSTOCK_TRY_ASSIGN(const auto saved, engine.save_checkpoint(checkpoints, {.keep = 2}));
-    if (rank == 0) removed.insert(removed.end(), saved.removed.begin(), saved.removed.end());
-    return ok();
-  };
-  RunOptions options = small_run();
-  options.steps = 6;
-
-  const RunResult result = train(saving(options, scratch.path() / "run", save));
-
-  ASSERT_FALSE(result.error) << result.error->message();
-  EXPECT_EQ(removed, (std::vector{checkpoints / "global_step1", checkpoints / "global_step2",
-                                  checkpoints / "global_step3"}));
-  std::vector<std::string> left;
-  for (const auto& one : std::filesystem::directory_iterator(checkpoints))
-    left.push_back(one.path().filename().string());
-  std::ranges::sort(left);
-  EXPECT_EQ(left, (std::vector<std::string>{"global_step4", "global_step5", "global_stepping", "latest",
-                                            "notes.txt"}));
-  EXPECT_EQ(text_of(checkpoints / "latest"), "global_step5");
-  const RunResult loaded = train(loading(options, checkpoints / "global_step4"));
-  ASSERT_FALSE(loaded.error) << loaded.error->message();
-  EXPECT_EQ(loaded.digest, result.digest);
-}
-
-TEST(SaveCheckpoint, CountsThoseOfTheRunThatWasLoaded) {
-  const ScratchDirectory scratch;
-  const auto checkpoints = scratch.path() / "checkpoints";
-  const auto save_at = [&](std::uint64_t first, std::uint32_t keep) {
-    return [&checkpoints, first, keep](Engine& engine, std::uint32_t) -> Result<void> {
-      if (engine.completed_steps() < first) return ok();
-      PENSTOCK_TRY(engine.save_checkpoint(checkpoints, {.keep = keep}));
-      return ok();
-    };
-  };
-  RunOptions options = small_run();
-  options.steps = 6;
-  const RunResult whole = train(saving(options, scratch.path() / "run", save_at(1, 0)));
-  ASSERT_FALSE(whole.error) << whole.error->message();
-  std::filesystem::remove_all(checkpoints / "global_step3");
-
-  // Back to step 2, in another durable directory. Steps 4 and 5 are not older than the new one.
-  RunOptions back =
-      loading(saving(options, scratch.path() / "again", save_at(3, 2)), checkpoints / "global_step2");
-  back.steps = 4;
-  const RunResult again = train(back);
-
-  ASSERT_FALSE(again.error) << again.error->message();
-  std::vector<std::string> left;
-  for (const auto& one : std::filesystem::directory_iterator(checkpoints))
-    left.push_back(one.path().filename().string());
-  std::ranges::sort(left);
-  EXPECT_EQ(left, (std::vector<std::string>{"global_step2", "global_step3", "global_step4", "global_step5",
-                                            "latest"}));
-  EXPECT_EQ(text_of(checkpoints / "latest"), "global_step3");
-  const RunResult loaded = train(loading(options, checkpoints));
-  ASSERT_FALSE(loaded.error) << loaded.error->message();
-  EXPECT_EQ(loaded.digest, whole.digest);
 }
 
 TEST(SaveCheckpoint, RefusesToReplaceOne) {
@@ -211,7 +119,7 @@ TEST(SaveCheckpoint, RefusesToReplaceOne) {
     EXPECT_EQ(again.error().code(), ErrorCode::already_exists) << rank;
     return ok();
   };
-  const RunOptions options = small_run();
+  const RunOptions options = saved_run();
   const RunResult result = train(saving(options, scratch.path() / "run", save));
   ASSERT_FALSE(result.error) << result.error->message();
 
@@ -229,7 +137,7 @@ TEST(SaveCheckpoint, ReplacesWhatAKilledProcessHasLeft) {
     PENSTOCK_TRY(engine.save_checkpoint(checkpoints));
     return ok();
   };
-  const RunOptions options = small_run();
+  const RunOptions options = saved_run();
   ASSERT_FALSE(train(saving(options, scratch.path() / "run", save)).error);
   for (const char* name : {"rank0000", "rank0001"}) {  // one part is not complete, or there is none
     std::filesystem::remove_all(scratch.path() / "run");
@@ -247,6 +155,28 @@ TEST(SaveCheckpoint, ReplacesWhatAKilledProcessHasLeft) {
   }
 }
 
+TEST(SaveCheckpoint, ReplacesNoneWhoseManifestIsDamaged) {
+  const ScratchDirectory scratch;
+  const auto checkpoints = scratch.path() / "checkpoints";
+  const auto save = [&](Engine& engine, std::uint32_t) -> Result<void> {
+    PENSTOCK_TRY(engine.save_checkpoint(checkpoints));
+    return ok();
+  };
+  RunOptions options = saved_run();
+  options.steps = 2;
+  ASSERT_FALSE(train(saving(options, scratch.path() / "run", save)).error);
+  const auto manifest = checkpoints / "global_step1" / "rank0001" / "engine0-000000000001.manifest";
+  const auto size = std::filesystem::file_size(manifest);
+  std::filesystem::resize_file(manifest, 100);
+
+  const RunResult another = train(saving(options, scratch.path() / "another", save));
+
+  ASSERT_TRUE(another.error);
+  EXPECT_EQ(another.error->code(), ErrorCode::corrupted) << another.error->message();
+  EXPECT_NE(another.error->message().find(manifest.string()), std::string::npos) << another.error->message();
+  EXPECT_GT(size, std::filesystem::file_size(manifest)) << "it is as it was";
+}
+
 TEST(SaveCheckpoint, IsRefusedWhereLatestIsNoFile) {
   const ScratchDirectory scratch;
   const auto checkpoints = scratch.path() / "checkpoints";
@@ -262,7 +192,7 @@ TEST(SaveCheckpoint, IsRefusedWhereLatestIsNoFile) {
     if (rank == 0) commits = commit.generation;
     return ok();
   };
-  const RunResult result = train(saving(small_run(), scratch.path() / "run", save));
+  const RunResult result = train(saving(saved_run(), scratch.path() / "run", save));
 
   ASSERT_FALSE(result.error) << result.error->message();
   EXPECT_EQ(commits, 3u) << "a refusal commits nothing";
@@ -282,7 +212,7 @@ TEST(SaveCheckpoint, LeavesThePartThatAnotherProcessHas) {
     EXPECT_EQ(saved.has_value(), engine.completed_steps() != 1);
     return ok();
   };
-  const RunOptions options = small_run(1);
+  const RunOptions options = saved_run(1);
   const RunResult result = train(saving(options, scratch.path() / "run", save));
 
   ASSERT_FALSE(result.error) << result.error->message();
@@ -299,7 +229,7 @@ bool is_cloned_on(const std::filesystem::path& directory, const std::filesystem:
     if (rank == 0) cloned = !saved.cloned.is_zero();
     return ok();
   };
-  const RunOptions options = small_run();
+  const RunOptions options = saved_run();
   const RunResult result = train(saving(options, durable_directory, save));
   EXPECT_FALSE(result.error) << result.error->message();
   for (const char* step : {"global_step1", "global_step3"}) {
@@ -326,7 +256,7 @@ TEST(SaveCheckpoint, IsAReflinkWhereTheFileSystemHasIt) {
 
 TEST(SaveCheckpoint, KeepsTheLastOneWhereTheDiskFails) {
   using tiers::FileSystemFault;
-  const RunOptions options = small_run();
+  const RunOptions options = saved_run();
   const RunResult whole = train(options);
   // From the second save on: each call that a save makes fails once.
   for (const auto& [operation, error, code] :
@@ -362,6 +292,32 @@ TEST(SaveCheckpoint, KeepsTheLastOneWhereTheDiskFails) {
   }
 }
 
+TEST(LoadCheckpoint, LeavesAllRanksWithTheirSettingsWhereOneFails) {
+  const ScratchDirectory scratch;
+  const auto checkpoints = scratch.path() / "checkpoints";
+  const RunOptions options = saved_run();
+  const auto save = [&](Engine& engine, std::uint32_t) -> Result<void> {
+    auto groups = engine.groups();
+    groups[0].weight_decay = 0.25;
+    PENSTOCK_TRY(engine.set_groups(groups));
+    PENSTOCK_TRY(engine.save_checkpoint(checkpoints));
+    return ok();
+  };
+  ASSERT_FALSE(train(saving(options, scratch.path() / "run", save)).error);
+  flip_byte(checkpoints / "global_step3" / "rank0001" / "tensors0");
+
+  RunOptions after = options;
+  after.before_initialize = [&](Engine& engine, tiers::Stream&) {
+    EXPECT_FALSE(engine.load_checkpoint(checkpoints));
+    EXPECT_EQ(engine.groups()[0].weight_decay, options.model.groups[0].weight_decay);
+    EXPECT_EQ(engine.completed_steps(), 0u);
+  };
+  const RunResult begun = train(after);
+
+  ASSERT_FALSE(begun.error) << begun.error->message();
+  EXPECT_EQ(begun.digest, train(options).digest);
+}
+
 TEST(LoadCheckpoint, ReadsAFileSystemThatMayNotBeWritten) {
   const MountedFileSystem mounted(MountedFileSystem::Kind::tmpfs);
   if (!mounted.skip_reason().empty()) GTEST_SKIP() << mounted.skip_reason();
@@ -371,7 +327,7 @@ TEST(LoadCheckpoint, ReadsAFileSystemThatMayNotBeWritten) {
     PENSTOCK_TRY(engine.save_checkpoint(checkpoints));
     return ok();
   };
-  const RunOptions options = small_run();
+  const RunOptions options = saved_run();
   const RunResult whole = train(saving(options, scratch.path() / "run", save));
   ASSERT_FALSE(whole.error) << whole.error->message();
   ASSERT_EQ(::mount(nullptr, mounted.path().c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr), 0);
@@ -385,7 +341,7 @@ TEST(LoadCheckpoint, ReadsAFileSystemThatMayNotBeWritten) {
 TEST(LoadCheckpoint, NamesWhatIsWrong) {
   const ScratchDirectory scratch;
   const auto checkpoints = scratch.path() / "checkpoints";
-  const RunOptions options = small_run();
+  const RunOptions options = saved_run();
   const auto save = [&](Engine& engine, std::uint32_t) -> Result<void> {
     PENSTOCK_TRY(engine.save_checkpoint(checkpoints));
     return ok();
@@ -409,13 +365,7 @@ TEST(LoadCheckpoint, NamesWhatIsWrong) {
   expect(refusal(durable(options, scratch.path() / "run"), checkpoints), {"the durable directory has a run"});
 
   const auto tensors = checkpoints / "global_step2" / "rank0001" / "tensors0";
-  {
-    std::fstream file(tensors, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(100);
-    const char byte = static_cast<char>(file.get() ^ 1);
-    file.seekp(100);
-    file.put(byte);
-  }
+  flip_byte(tensors);
   expect(refusal(options, checkpoints / "global_step2"),
          {"not those that were committed: " + tensors.string(), "offset", "failed on another rank: rank 1"});
   std::filesystem::remove_all(checkpoints / "global_step1" / "rank0001");

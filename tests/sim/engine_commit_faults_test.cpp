@@ -184,6 +184,21 @@ TEST(EngineCommitFaults, NamesADamagedManifest) {
   expect(OneRank::create(config), ErrorCode::corrupted, "manifest");
 }
 
+TEST(EngineCommitFaults, RefusesMoreBytesOfTheTrainerThanAManifestHolds) {
+  const ScratchDirectory scratch;
+  const OneRank run = OneRank::create(durable_config(scratch.path())).value();
+  run.initialize();
+  const std::byte byte{};
+  const std::span<const std::byte> huge(&byte, (std::size_t{1} << 30) + 1);  // refused before it is read
+
+  expect(run.engine().commit(huge), ErrorCode::invalid_argument, "client");
+  expect(run.engine().begin_commit(huge), ErrorCode::invalid_argument, "client");
+  expect(run.engine().save_checkpoint(scratch.path() / "checkpoints", {.client = huge}),
+         ErrorCode::invalid_argument, "client");
+
+  EXPECT_EQ(run.engine().commit().value().generation, 1u);
+}
+
 TEST(EngineCommitFaults, NeedsADirectoryAndAnEndedStep) {
   const ScratchDirectory scratch;
   Config config = durable_config(scratch.path());
@@ -276,7 +291,7 @@ TEST(EngineCommitFaults, GoOnAfterACommitThatFailed) {
     std::unique_ptr<tiers::FaultFileSystem> owner;
     owner = std::make_unique<tiers::FaultFileSystem>(
         tiers::real_file_system(), tiers::FileSystemFaultPlan{tiers::FileSystemFault::fail(
-                                       tiers::FileSystemFault::Operation::rename, 1, ENOSPC)});
+                                       tiers::FileSystemFault::Operation::rename, 2, ENOSPC)});
     files = owner.get();
     const auto use_files = [files](swap::RuntimeOptions& options) {
       for (swap::PathOptions& path : options.paths) path.file_system = files;
@@ -292,7 +307,7 @@ TEST(EngineCommitFaults, GoOnAfterACommitThatFailed) {
 
     const CommitReport report = run.engine().commit().value();
 
-    EXPECT_EQ(report.generation, 2u);
+    EXPECT_EQ(report.generation, 3u) << "the number of the one that failed is not used again";
     expected = run.engine().digest().value();
   }
   const OneRank again = OneRank::create(config).value();

@@ -1,4 +1,5 @@
-// The power fails at any operation of a run that commits: it goes on with the bits of a run that never stopped.
+// The power fails, or the process is killed, at any operation of a run that commits: it goes on with the bits of a run
+// that never stopped.
 #include "kit/cluster.hpp"
 #include "kit/trainer.hpp"
 
@@ -76,7 +77,8 @@ std::uint64_t crash_until_done(std::uint64_t seed, const std::string& expected) 
   for (std::uint64_t attempt = 0; attempt < 200; ++attempt) {
     // More and more operations, so that it ends.
     tiers::SimDisk& fails = *machines.disks[random.below(options.ranks)];
-    fails.power_cut_after(random.below(30 + attempt * attempt), random.next());
+    const std::uint64_t after = random.below(30 + attempt * attempt), chosen = random.next();
+    random.below(3) == 0 ? fails.kill_after(after, chosen) : fails.power_cut_after(after, chosen);
     const RunResult result = train_on(machines, options, seed, attempt);
     const bool failed = !fails.has_power();
     for (const auto& disk : machines.disks) disk->power_on();

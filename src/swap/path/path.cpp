@@ -137,17 +137,18 @@ Result<std::unique_ptr<Path>> Path::create(const PathOptions& wanted) {
 }
 
 namespace {
-/// A named one is made durable with its length, so that what is written there later can be.
+/// The name of one is durable, and the length of one that is made, so that what is written there later can be. An
+/// earlier process may have been killed before it could sync the name.
 Result<tiers::File> swap_file(const PathOptions& options, ByteCount reserved) {
   tiers::FileSystem& files = *options.file_system;
   if (options.file_name.empty()) return files.create_scratch(options.directory, reserved, options.direct_io);
   const std::filesystem::path name = options.directory / options.file_name;
   auto file = files.open(name, options.direct_io);
-  if (file || file.error().code() != ErrorCode::not_found) return file;
-  file = files.create(name, reserved, options.direct_io);
-  if (!file) return file;
-  PENSTOCK_TRY(file->sync());
-  PENSTOCK_TRY(files.sync_directory(options.directory));
+  if (!file && file.error().code() == ErrorCode::not_found) {
+    file = files.create(name, reserved, options.direct_io);
+    if (file) PENSTOCK_TRY(file->sync());
+  }
+  if (file) PENSTOCK_TRY(files.sync_directory(options.directory));
   return file;
 }
 }  // namespace

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 namespace penstock::tiers {
@@ -50,7 +51,7 @@ struct FaultFileSystem::State {
   }
 
   FileSystem& wrapped;
-  const FileSystemFaultPlan plan;
+  FileSystemFaultPlan plan;
   mutable std::mutex mutex{};
   std::array<std::uint64_t, FileSystemFault::operation_count> accepted{};  // by operation
   std::uint64_t injected = 0;
@@ -63,6 +64,11 @@ FaultFileSystem::FaultFileSystem(FileSystem& wrapped, FileSystemFaultPlan plan)
 
 FaultFileSystem::~FaultFileSystem() = default;
 
+void FaultFileSystem::add(const FileSystemFault& fault) {
+  const std::lock_guard lock(state_->mutex);
+  state_->plan.push_back(fault);
+}
+
 std::uint64_t FaultFileSystem::accepted(std::optional<Operation> operation) const {
   const std::lock_guard lock(state_->mutex);
   return state_->count_of(operation);
@@ -74,7 +80,7 @@ std::uint64_t FaultFileSystem::injected() const {
 }
 
 std::optional<FileSystemFault> FaultFileSystem::State::next_fault(Operation operation) {
-  const std::lock_guard lock(mutex);
+  std::unique_lock lock(mutex);
   std::optional<FileSystemFault> found;
   for (const FileSystemFault& fault : plan) {
     if (fault.operation && *fault.operation != operation) continue;
@@ -87,7 +93,10 @@ std::optional<FileSystemFault> FaultFileSystem::State::next_fault(Operation oper
     break;
   }
   ++accepted[static_cast<std::size_t>(operation)];
-  return found;
+  lock.unlock();
+  if (!found || found->effect != FileSystemFault::Effect::delay) return found;
+  std::this_thread::sleep_for(found->delay);
+  return std::nullopt;
 }
 
 template <class Make>

@@ -92,7 +92,7 @@ Result<void> SimDisk::create_directory(const std::filesystem::path& path) {
   if (!state_->names.is_directory(path.parent_path())) return file_error(operation, path.string(), ENOENT);
   if (state_->names.find(path) || state_->names.is_directory(path))
     return file_error(operation, path.string(), EEXIST);
-  state_->names.make_directory(path);
+  state_->names.create_directory(path);
   return ok();
 }
 
@@ -154,8 +154,12 @@ void SimDisk::fail_syncs(std::uint64_t count, std::uint64_t seed) {
 }
 
 void SimDiskState::cut_power(std::uint64_t seed) {
-  for (SimEngine* engine : engines) engine->lose_power(seed);
+  end_process(seed);
   names.lose_power(seed);
+}
+
+void SimDiskState::end_process(std::uint64_t seed) {
+  for (SimEngine* engine : engines) engine->lose_power(seed);
   open.clear();
   locks.clear();
 }
@@ -167,6 +171,12 @@ void SimDisk::power_cut(std::uint64_t seed) {
 void SimDisk::power_cut_after(std::uint64_t count, std::uint64_t seed) {
   state_->power_ends_at = state_->change_count + count;
   state_->power_seed = seed;
+  state_->loses_power = true;
+}
+
+void SimDisk::kill_after(std::uint64_t count, std::uint64_t seed) {
+  power_cut_after(count, seed);
+  state_->loses_power = false;
 }
 
 void SimDisk::power_on() {

@@ -61,7 +61,7 @@ std::int64_t SimDiskState::write_at(FileHandle handle, FileOffset offset, ConstH
 bool SimDiskState::change() noexcept {
   if (has_power && change_count == power_ends_at) {
     has_power = false;
-    cut_power(power_seed);
+    loses_power ? cut_power(power_seed) : end_process(power_seed);
   }
   if (has_power) ++change_count;
   return has_power;

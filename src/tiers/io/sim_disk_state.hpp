@@ -46,6 +46,7 @@ struct SimDiskState {
   /// Counts an operation that changes the disk. False without power.
   [[nodiscard]] bool change() noexcept;
   void cut_power(std::uint64_t seed);
+  void end_process(std::uint64_t seed);
 
   /// Whether this sync fails, and counts it.
   [[nodiscard]] bool next_sync_fails() noexcept { return syncs_to_fail > 0 && syncs_to_fail-- > 0; }
@@ -57,6 +58,7 @@ struct SimDiskState {
   std::uint64_t flush_count = 0, change_count = 0;
   std::uint64_t power_ends_at = ~std::uint64_t{0};  // a change_count
   std::uint64_t power_seed = 0;                     // of the cut then
+  bool loses_power = true;                          // else only the process ends then
   bool has_power = true;
   std::uint64_t syncs_to_fail = 0;
   std::uint64_t sync_random = 0;  // chooses what they lose

@@ -46,6 +46,7 @@ void SimNames::sync(const Path& directory) {
     change.from_synced |= change.from.parent_path() == synced;
     change.to_synced |= change.to.parent_path() == synced;
   }
+  std::erase_if(volatile_directories_, [&](const Path& made) { return made.parent_path() == synced; });
   make_durable();
 }
 
@@ -57,7 +58,9 @@ void SimNames::lose_some(const Path& directory, std::uint64_t& random) {
     if (!at_risk || survives(survival, random)) kept.push_back(std::move(change));
   }
   changes_ = std::move(kept);
+  const auto made = volatile_directories_;  // a failed sync makes none durable
   sync(directory);
+  volatile_directories_ = made;
 }
 
 void SimNames::make_durable() {
@@ -81,6 +84,14 @@ void SimNames::lose_power(std::uint64_t& random) {
     if (survives(survival, random)) apply(change, durable_);
   }
   changes_.clear();
+  for (const Path& made : std::exchange(volatile_directories_, {})) {
+    if (survives(survival, random)) continue;
+    const auto is_below = [&made](const Path& path) {
+      return (path.string() + "/").starts_with(made.string() + "/");
+    };
+    std::erase_if(directories_, is_below);
+    std::erase_if(durable_, [&](const auto& name) { return is_below(name.first); });
+  }
   names_ = durable_;
   std::set<SimFile*> files;  // a set: after lost changes a file may have two names
   for (const auto& [path, file] : names_) {

@@ -18,8 +18,16 @@ class SimNames {
 
   /// Creates a directory, durable at once.
   void make_directory(const Path& directory) { directories_.insert(normal(directory)); }
-  /// The same of an empty one.
-  void remove_directory(const Path& directory) { directories_.erase(normal(directory)); }
+  /// Creates one that is durable once the one above it is synced.
+  void create_directory(const Path& directory) {
+    make_directory(directory);
+    volatile_directories_.insert(normal(directory));
+  }
+  /// Removes an empty one, durably at once.
+  void remove_directory(const Path& directory) {
+    directories_.erase(normal(directory));
+    volatile_directories_.erase(normal(directory));
+  }
   [[nodiscard]] bool is_directory(const Path& path) const { return directories_.contains(normal(path)); }
   /// The file of that name, null when there is none.
   [[nodiscard]] std::shared_ptr<SimFile> find(const Path& path) const;
@@ -36,7 +44,8 @@ class SimNames {
   /// Of the changes that sync() would apply to, loses an arbitrary subset and syncs the others. find() and list()
   /// return the lost ones until the next power cut.
   void lose_some(const Path& directory, std::uint64_t& random);
-  /// Keeps the durable names and an arbitrary subset of the other changes; calls SimFile::lose_power() of each file.
+  /// Keeps the durable names and an arbitrary subset of the other changes, in directories that are kept; calls
+  /// SimFile::lose_power() of each file.
   void lose_power(std::uint64_t& random);
 
   /// Removes "." and a trailing slash, so that a name has one spelling.
@@ -63,7 +72,7 @@ class SimNames {
   /// undo the newer one.
   void make_durable();
 
-  std::set<Path> directories_;
+  std::set<Path> directories_, volatile_directories_;
   Names names_, durable_;
   std::vector<Change> changes_;  // not durable, oldest first
 };

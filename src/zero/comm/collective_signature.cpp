@@ -13,6 +13,7 @@ std::string to_string(const CollectiveSignature& signature) {
       case Subject::digest: return "digest";
       case Subject::park: return "park";
       case Subject::commit: return "commit";
+      case Subject::checkpoint: return "checkpoint";
     }
     return "unknown";
   };

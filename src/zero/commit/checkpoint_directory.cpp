@@ -4,7 +4,9 @@
 #include "zero/commit/small_files.hpp"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -77,6 +79,14 @@ RankDirectory::Options CheckpointDirectory::part_of(std::uint64_t step) const {
           .deadline = options_.deadline};
 }
 
+Result<std::vector<std::uint32_t>> CheckpointDirectory::share_of_ranks(std::uint64_t step) const {
+  auto ranks = RankDirectory::ranks(part_of(step));
+  if (!ranks && ranks.error().code() == ErrorCode::not_found) return std::vector<std::uint32_t>();
+  PENSTOCK_TRY(ranks);
+  std::erase_if(*ranks, [&](std::uint32_t rank) { return rank % options_.ranks != options_.rank; });
+  return ranks;
+}
+
 Result<std::unique_ptr<RankDirectory>> CheckpointDirectory::open(std::uint64_t step, std::uint32_t engine) {
   PENSTOCK_TRY(bounded<void>(options_, "Engine::save_checkpoint", options_.directory,
                              [files = options_.files, directory = options_.directory] {
@@ -85,17 +95,27 @@ Result<std::unique_ptr<RankDirectory>> CheckpointDirectory::open(std::uint64_t s
   PENSTOCK_TRY_ASSIGN(auto part, RankDirectory::open(part_of(step)));
   PENSTOCK_TRY_ASSIGN(const auto left, part->generations(engine));
   for (const std::uint64_t generation : left) PENSTOCK_TRY(part->remove(engine, generation));
+  PENSTOCK_TRY_ASSIGN(const auto ranks, share_of_ranks(step));
+  for (const std::uint32_t rank : ranks) {
+    if (rank != options_.rank) PENSTOCK_TRY(remove_part(step, rank, engine));
+  }
   return part;
 }
 
-Result<void> CheckpointDirectory::remove_part(std::uint64_t step, std::uint32_t engine) {
-  const std::filesystem::path part = path_of(step) / rank_name(options_.rank);
+Result<void> CheckpointDirectory::remove_part(std::uint64_t step, std::uint32_t rank, std::uint32_t engine) {
+  const std::filesystem::path part = path_of(step) / rank_name(rank);
   return bounded<void>(options_, "Engine::save_checkpoint", part,
                        [files = options_.files, part, engine] { return remove_files(*files, part, engine); });
 }
 
 void CheckpointDirectory::remove_own(std::uint64_t step, std::uint32_t engine) {
-  (void)remove_part(step, engine);
+  (void)remove_part(step, options_.rank, engine);
+}
+
+Result<void> CheckpointDirectory::remove_parts(std::uint64_t step, std::uint32_t engine) {
+  PENSTOCK_TRY_ASSIGN(const auto ranks, share_of_ranks(step));
+  for (const std::uint32_t rank : ranks) PENSTOCK_TRY(remove_part(step, rank, engine));
+  return ok();
 }
 
 Result<void> CheckpointDirectory::check_latest() {
@@ -122,29 +142,41 @@ Result<void> CheckpointDirectory::set_latest(std::uint64_t step) {
       });
 }
 
-Result<std::vector<std::filesystem::path>> CheckpointDirectory::remove_old(
-    std::uint64_t step, std::uint32_t engine, const std::array<std::uint64_t, 2>& run, std::uint32_t keep) {
+Result<std::vector<CheckpointPart>> CheckpointDirectory::parts(std::uint64_t step, std::uint32_t engine,
+                                                               const RankDirectory::Run& run) {
   PENSTOCK_TRY_ASSIGN(const auto names, bounded<std::vector<std::string>>(
                                             options_, "Engine::save_checkpoint", options_.directory,
                                             [files = options_.files, directory = options_.directory] {
                                               return files->list(directory);
                                             }));
-  std::vector<std::uint64_t> steps;
+  std::vector<CheckpointPart> found;
   for (const std::string& name : names) {
-    const auto found = number_in<std::uint64_t>(name, tag_prefix, "");
-    if (!found || *found > step) continue;  // later ones: the run was continued from an earlier one
-    const auto generations = RankDirectory::generations_of(part_of(*found), options_.rank, engine);
-    if (!generations || generations->empty()) continue;
-    const auto manifest = RankDirectory::read_of(part_of(*found), options_.rank, engine, generations->back());
-    if (manifest && manifest->run == run) steps.push_back(*found);
+    const auto of_step = number_in<std::uint64_t>(name, tag_prefix, "");
+    if (!of_step || *of_step > step) continue;  // later ones: the run was continued from an earlier one
+    PENSTOCK_TRY_ASSIGN(const auto ranks, share_of_ranks(*of_step));
+    for (const std::uint32_t rank : ranks) {
+      PENSTOCK_TRY_ASSIGN(const auto generations,
+                          RankDirectory::generations_of(part_of(*of_step), rank, engine));
+      if (generations.empty()) continue;
+      const auto manifest = RankDirectory::read_of(part_of(*of_step), rank, engine, generations.back());
+      if (manifest && manifest->run == run)
+        found.push_back({*of_step, manifest->attempt, manifest->ranks, rank});
+    }
   }
-  std::sort(steps.begin(), steps.end());
-  std::vector<std::filesystem::path> removed;
-  for (std::size_t i = 0; i + keep < steps.size(); ++i) {
-    PENSTOCK_TRY(remove_part(steps[i], engine));
-    removed.push_back(path_of(steps[i]));
+  return found;
+}
+
+std::vector<std::uint64_t> old_checkpoints(std::span<const CheckpointPart> parts, std::uint32_t keep) {
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::set<std::uint32_t>> ranks;  // by step and attempt
+  std::vector<std::uint64_t> complete;
+  for (const CheckpointPart& part : parts) {
+    auto& of_checkpoint = ranks[{part.step, part.attempt}];
+    of_checkpoint.insert(part.rank);
+    if (of_checkpoint.size() == part.ranks) complete.push_back(part.step);
   }
-  return removed;
+  std::sort(complete.begin(), complete.end());
+  complete.resize(complete.size() - std::min<std::size_t>(keep, complete.size()));
+  return complete;
 }
 
 Result<std::filesystem::path> CheckpointDirectory::find(const char* operation) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 namespace penstock::zero {
 
@@ -54,32 +55,40 @@ Result<void> check_differ(const Options& options, const fs::path& a, const fs::p
   });
 }
 
-/// By rank, one of the manifests in the first directory.
-Result<std::map<std::uint32_t, ManifestId>> manifests_in(const Options& options) {
-  std::map<std::uint32_t, ManifestId> found;
-  const auto ranks = RankDirectory::ranks(options);
-  if (!ranks && ranks.error().code() == ErrorCode::not_found) return found;
-  PENSTOCK_TRY(ranks);
-  for (const std::uint32_t rank : *ranks) {
-    PENSTOCK_TRY_ASSIGN(const auto manifests, RankDirectory::manifests_of(options, rank));
-    if (!manifests.empty()) found.emplace(rank, manifests.back());
-  }
-  return found;
+/// None, where the directory does not exist.
+Result<std::vector<std::uint32_t>> ranks_in(const Options& options) {
+  auto ranks = RankDirectory::ranks(options);
+  if (!ranks && ranks.error().code() == ErrorCode::not_found) return std::vector<std::uint32_t>();
+  return ranks;
 }
 
 /// Errors: invalid_argument.
 Result<void> check_no_checkpoint(const Options& options, const fs::path& directory) {
   const Options one = only(options, directory);
-  PENSTOCK_TRY_ASSIGN(const auto ranks, manifests_in(one));
-  for (const auto& [rank, id] : ranks) {
-    const auto manifest = RankDirectory::read_of(one, rank, id.engine, id.generation);
-    if (!manifest || !is_checkpoint(*manifest)) continue;
-    return Error::invalid_argument(operation)
-        .object(directory.string())
-        .reason("it is a checkpoint, which the run would overwrite")
-        .advice("name another durable directory, and call load_checkpoint() with this one");
+  PENSTOCK_TRY_ASSIGN(const auto ranks, ranks_in(one));
+  for (const std::uint32_t rank : ranks) {
+    PENSTOCK_TRY_ASSIGN(const auto ids, RankDirectory::manifests_of(one, rank));
+    for (const auto& [engine, generation] : ids) {
+      const auto manifest = RankDirectory::read_of(one, rank, engine, generation);
+      if (!manifest) continue;  // the run reads its own again
+      if (!is_checkpoint(*manifest)) return ok();
+      return Error::invalid_argument(operation)
+          .object(directory.string())
+          .reason("it is a checkpoint, which the run would overwrite")
+          .advice("name another durable directory, and call load_checkpoint() with this one");
+    }
   }
   return ok();
+}
+
+/// Whether any rank has a manifest in the first directory.
+Result<bool> has_manifests(const Options& options) {
+  PENSTOCK_TRY_ASSIGN(const auto ranks, ranks_in(options));
+  for (const std::uint32_t rank : ranks) {
+    PENSTOCK_TRY_ASSIGN(const auto manifests, RankDirectory::manifests_of(options, rank));
+    if (!manifests.empty()) return true;
+  }
+  return false;
 }
 
 /// Where the last of the manifest's tensors in `file` ends.
@@ -121,6 +130,48 @@ Result<void> check_files(const Options& options, const Manifest& manifest) {
   return ok();
 }
 
+/// Errors: not_found.
+Result<void> check_marks(const Options& options, const std::vector<ManifestId>& manifests) {
+  for (std::size_t i = 0; i < options.directories.size(); ++i) {
+    PENSTOCK_TRY_ASSIGN(const auto marks, RankDirectory::marks_of(options, options.rank, i));
+    for (const auto& mark : marks) {
+      const auto is_of_engine = [&](const ManifestId& id) { return id.engine == mark.first; };
+      if (std::any_of(manifests.begin(), manifests.end(), is_of_engine)) continue;
+      const std::string part = (options.directories[i] / rank_name(options.rank)).string();
+      return Error(ErrorCode::not_found, operation)
+          .object(part)
+          .reason("it belongs to a run of which no commit is here")
+          .wanted("a manifest of engine " + std::to_string(mark.first) + " in one of the durable directories")
+          .advice("name all directories of that run, and mount their drives; or remove " + part +
+                  " for a new run");
+    }
+  }
+  return ok();
+}
+
+/// Errors: invalid_argument.
+Result<void> check_one_run(const Options& options, const std::vector<Manifest>& manifests) {
+  for (const Manifest& manifest : manifests) {
+    if (manifest.run == manifests.front().run) continue;
+    return Error::invalid_argument(operation)
+        .object((options.directories.front() / rank_name(options.rank)).string())
+        .reason("it has manifests of two runs")
+        .advice(std::string(own_directory) + "; move the files of one of them away");
+  }
+  return ok();
+}
+
+/// An incomplete commit may refer to files that are gone. Errors: not_found, truncated.
+Result<void> check_files_of_any(const Options& options, const std::vector<Manifest>& manifests) {
+  Result<void> checked = ok();
+  for (const Manifest& manifest : manifests) {
+    auto one = check_files(options, manifest);
+    if (one) return one;
+    checked = std::move(one);
+  }
+  return checked;
+}
+
 }  // namespace
 
 Result<void> check_directories(const Options& options) {
@@ -138,8 +189,8 @@ Result<std::vector<fs::path>> manifests_first(const Options& options) {
   std::vector<fs::path> ordered = options.directories;
   std::size_t found = ordered.size();
   for (std::size_t i = 0; i < ordered.size(); ++i) {
-    PENSTOCK_TRY_ASSIGN(const auto manifests, manifests_in(only(options, ordered[i])));
-    if (manifests.empty()) continue;
+    PENSTOCK_TRY_ASSIGN(const bool is_home, has_manifests(only(options, ordered[i])));
+    if (!is_home) continue;
     if (found != ordered.size()) {
       return Error::invalid_argument(operation)
           .object(ordered[i].string())
@@ -154,36 +205,18 @@ Result<std::vector<fs::path>> manifests_first(const Options& options) {
   return ordered;
 }
 
-Result<void> check_all_named(const RankDirectory& directory) {
-  const Options& options = directory.options();
-  PENSTOCK_TRY_ASSIGN(const auto manifests, RankDirectory::manifests_of(options, options.rank));
-  for (std::size_t i = 0; i < options.directories.size() && manifests.empty(); ++i) {
-    if (directory.number(i) < options.directories.size()) continue;
-    const std::string file = (directory.path(i) / directory.swap_name(i)).string();
-    return Error::invalid_argument(operation)
-        .object(options.directories[i].string())
-        .reason("it has files of a run in more directories, and the one with that run's commits is not named")
-        .got(file)
-        .advice("name all directories of that run; or remove " + directory.path(i).string() +
-                ", for a new run");
+Result<std::map<std::uint32_t, std::vector<Manifest>>> committed_manifests(const Options& options) {
+  std::map<std::uint32_t, std::vector<Manifest>> manifests;
+  PENSTOCK_TRY_ASSIGN(const auto ids, RankDirectory::manifests_of(options, options.rank));
+  PENSTOCK_TRY(check_marks(options, ids));
+  for (const auto& [engine, generation] : ids) {
+    auto manifest = RankDirectory::read_of(options, options.rank, engine, generation);
+    if (!manifest && !is_damage(manifest.error())) return manifest.error();
+    if (manifest) manifests[engine].push_back(*std::move(manifest));
   }
-  return ok();
-}
-
-Result<std::vector<Manifest>> usable_manifests(const RankDirectory& directory, std::uint32_t engine) {
-  std::vector<Manifest> manifests;
-  PENSTOCK_TRY_ASSIGN(const auto generations, directory.generations(engine));
-  for (const std::uint64_t generation : generations) {
-    auto manifest = directory.read(engine, generation);
-    if (!manifest) continue;
-    if (!manifests.empty() && manifests.front().run != manifest->run) {
-      return Error::invalid_argument(operation)
-          .object(directory.path(0).string())
-          .reason("it has manifests of two runs")
-          .advice(std::string(own_directory) + "; move the files of one of them away");
-    }
-    PENSTOCK_TRY(check_files(directory.options(), *manifest));
-    manifests.push_back(*std::move(manifest));
+  for (const auto& [engine, of_engine] : manifests) {
+    PENSTOCK_TRY(check_one_run(options, of_engine));
+    PENSTOCK_TRY(check_files_of_any(options, of_engine));
   }
   return manifests;
 }

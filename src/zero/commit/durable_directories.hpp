@@ -6,12 +6,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <vector>
 
 namespace penstock::zero {
 
-// What is judged of the durable directories that a run or a tool is given, before anything is made or changed in them.
-// Every call blocks, at most for Options::deadline a file.
+// What is judged of the durable directories that a run or a tool is given, whose names are absolute, before anything is
+// made or changed in them. Every call blocks, at most for Options::deadline a file.
 
 /// Errors: unsupported, for a file system whose files do not outlive the machine's power; invalid_argument, for two
 /// names of one directory, and for a checkpoint, which the run would overwrite; deadline_exceeded.
@@ -23,15 +24,13 @@ Result<void> check_directories(const RankDirectory::Options& options);
 [[nodiscard]] Result<std::vector<std::filesystem::path>> manifests_first(
     const RankDirectory::Options& options);
 
-/// Errors: invalid_argument, if the rank has no manifest and its files show that the run had more directories, of which
-/// one with manifests may be missing here.
-Result<void> check_all_named(const RankDirectory& directory);
-
-/// The manifests of `engine` in the rank's directory. Those that cannot be read are left out.
+/// The manifests of the rank, of each of its engines and those that have none in this process, ascending by generation.
+/// Those that are damaged are left out.
 ///
-/// Errors: not_found and truncated, naming the file, if one that they refer to is not there as a whole;
-/// invalid_argument, for manifests of two runs.
-[[nodiscard]] Result<std::vector<Manifest>> usable_manifests(const RankDirectory& directory,
-                                                             std::uint32_t engine);
+/// Errors: not_found, if a directory has a run (RankDirectory::mark()) of which there is no manifest; not_found and
+/// truncated, naming the file, if each manifest of an engine refers to one that is not there as a whole;
+/// invalid_argument, for manifests of two runs; those of reading a manifest that is not damaged.
+[[nodiscard]] Result<std::map<std::uint32_t, std::vector<Manifest>>> committed_manifests(
+    const RankDirectory::Options& options);
 
 }  // namespace penstock::zero

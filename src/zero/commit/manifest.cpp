@@ -158,16 +158,28 @@ std::vector<std::byte> Manifest::encode() const {
   return bytes;
 }
 
-Result<Manifest> Manifest::decode(const std::string& name, std::span<const std::byte> bytes) {
-  const auto too_short = [&](std::uint64_t wanted) {
-    return Error(ErrorCode::truncated, "Manifest::decode")
-        .object(name)
-        .wanted(ByteCount(wanted))
-        .got(ByteCount(bytes.size()))
-        .advice("an older generation may be whole; `penstock verify` says which");
-  };
+std::optional<ByteCount> Manifest::size_in(std::span<const std::byte> bytes) {
   Header header{};
-  if (bytes.size() < sizeof header) return too_short(sizeof header);
+  static_assert(sizeof header == header_bytes);
+  if (bytes.size() < sizeof header) return std::nullopt;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  constexpr std::uint64_t most = std::uint64_t{1} << 60;
+  if (header.magic != magic || header.size > most) return std::nullopt;
+  return ByteCount(sizeof header + header.size);
+}
+
+Error Manifest::too_short(const std::string& name, ByteCount wanted, ByteCount got) {
+  return Error(ErrorCode::truncated, "Manifest::decode")
+      .object(name)
+      .wanted(wanted)
+      .got(got)
+      .advice("an older generation may be whole; `penstock verify` says which");
+}
+
+Result<Manifest> Manifest::decode(const std::string& name, std::span<const std::byte> bytes) {
+  const ByteCount size(bytes.size());
+  Header header{};
+  if (bytes.size() < sizeof header) return too_short(name, ByteCount(sizeof header), size);
   std::memcpy(&header, bytes.data(), sizeof header);
   if (header.magic != magic) {
     return Error::invalid_argument("Manifest::decode")
@@ -175,7 +187,8 @@ Result<Manifest> Manifest::decode(const std::string& name, std::span<const std::
         .reason("it is no manifest of Penstock")
         .advice("name a durable directory or a checkpoint of Penstock");
   }
-  if (header.size > bytes.size() - sizeof header) return too_short(sizeof header + header.size);
+  if (header.size > bytes.size() - sizeof header)
+    return too_short(name, ByteCount(sizeof header) + ByteCount(header.size), size);
   if (header.size < bytes.size() - sizeof header ||
       checksum_of(header, bytes.subspan(sizeof header)) != header.checksum)
     return damaged(name).reason("its checksum does not match");

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -57,6 +58,11 @@ struct Manifest {
   std::vector<CommittedTensor> tensors;
 
   [[nodiscard]] std::vector<std::byte> encode() const;
+  static constexpr std::size_t header_bytes = 32;
+  /// The size of a whole manifest that begins with `header`; none, if that is not the beginning of one.
+  [[nodiscard]] static std::optional<ByteCount> size_in(std::span<const std::byte> header);
+  /// The error of a file that ends too early.
+  [[nodiscard]] static Error too_short(const std::string& name, ByteCount wanted, ByteCount got);
   /// `name` is the file's, for errors.
   ///
   /// Errors: truncated, if bytes are missing (wanted, got); corrupted, if the checksum does not match, or the contents

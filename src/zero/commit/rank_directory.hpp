@@ -7,9 +7,12 @@
 #include <penstock/swap/runtime_options.hpp>
 #include <penstock/tiers/io/file_system.hpp>
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,7 +33,10 @@ struct ManifestId {
 /// The durable files of one rank: the subdirectory `rank0000` of each durable directory has its swap files, that of the
 /// first one its manifests too. Locked as long as this object exists.
 ///
-/// Used by one thread. Every call blocks, at most for `deadline`.
+/// Once a run has a commit that is complete, each of these subdirectories has the run's number in a file `engine0.run`:
+/// where it is, there must be a manifest of that run.
+///
+/// Used by one thread. Every call blocks, at most for `deadline` a file.
 class RankDirectory {
  public:
   struct Options {
@@ -41,18 +47,23 @@ class RankDirectory {
     std::uint32_t rank = 0;
     TimePoint deadline = std::chrono::seconds(60);
   };
+  /// A random number, equal on all ranks.
+  using Run = std::array<std::uint64_t, 2>;
 
-  /// Makes the directories that do not exist, with mode 0700, and locks those of the rank.
+  /// Makes the directories that do not exist, with mode 0700, and locks those of the rank: lock() and make().
   ///
   /// Errors: in_use, naming the process, while another run has one of them; not_found, for a directory above them;
   /// permission, no_space, deadline_exceeded.
   [[nodiscard]] static Result<std::unique_ptr<RankDirectory>> open(Options options);
+  /// Locks the directories of the rank that are there, and makes nothing. Errors: those of open().
+  [[nodiscard]] static Result<std::unique_ptr<RankDirectory>> lock(Options options);
+  /// Makes and locks the others. Errors: those of open().
+  Result<void> make();
 
   /// That of the rank in durable directory `index`.
   [[nodiscard]] std::filesystem::path path(std::size_t index) const;
-  /// Is of the directory, whatever its place in Options::directories, as long as there are files whose names have it.
-  [[nodiscard]] std::uint32_t number(std::size_t index) const { return numbers_[index]; }
-  /// "swap0": the file there with tensors of all engines, 0 being number().
+  /// "swap0": the file there with tensors of all engines. Its number is of the directory, whatever its place in
+  /// Options::directories, as long as there are files whose names have it. After make().
   [[nodiscard]] std::string swap_name(std::size_t index) const;
   /// "copies0-1": that with copies of what engine 0 keeps in memory.
   [[nodiscard]] std::string copies_name(std::uint32_t engine, std::size_t index) const;
@@ -70,13 +81,22 @@ class RankDirectory {
   Result<void> write(const Manifest& manifest);
   /// Removes a manifest, durably, if it is there.
   Result<void> remove(std::uint32_t engine, std::uint64_t generation);
-  /// Removes the files, in each directory, the first one last, whose names `chosen` takes.
-  Result<void> remove_files(bool (*chosen)(std::string_view name));
+  /// Removes the files, in each directory, the first one last, whose names `chosen` takes, durably.
+  Result<void> remove_files(const std::function<bool(std::string_view name)>& chosen);
+  /// Writes the number of the engine's run to each directory, durably, where it is not there.
+  Result<void> mark(std::uint32_t engine, const Run& run);
+  /// Removes it. Does nothing where it is not there.
+  Result<void> unmark(std::uint32_t engine);
 
   /// The same for the directories of other ranks of the run, which other processes may have locked. Names are those in
-  /// the first directory.
+  /// durable directory `index`, none if the rank has no directory there; ranks are ascending.
   [[nodiscard]] static Result<std::vector<std::uint32_t>> ranks(const Options& options);
-  [[nodiscard]] static Result<std::vector<std::string>> names_of(const Options& options, std::uint32_t rank);
+  [[nodiscard]] static Result<std::vector<std::string>> names_of(const Options& options, std::uint32_t rank,
+                                                                 std::size_t index = 0);
+  /// What mark() has written to durable directory `index`, by engine.
+  [[nodiscard]] static Result<std::map<std::uint32_t, Run>> marks_of(const Options& options,
+                                                                     std::uint32_t rank,
+                                                                     std::size_t index = 0);
   /// Ascending.
   [[nodiscard]] static Result<std::vector<ManifestId>> manifests_of(const Options& options,
                                                                     std::uint32_t rank);
@@ -87,11 +107,13 @@ class RankDirectory {
                                                 std::uint32_t engine, std::uint64_t generation);
 
  private:
-  explicit RankDirectory(Options options) : options_(std::move(options)) {}
+  explicit RankDirectory(Options options)
+      : options_(std::move(options)), locks_(options_.directories.size()) {}
+  Result<void> lock(std::size_t index, bool makes_it);
 
   Options options_;
-  std::vector<tiers::DirectoryLock> locks_;
-  std::vector<std::uint32_t> numbers_;  // by directory
+  std::vector<std::optional<tiers::DirectoryLock>> locks_;  // by directory
+  std::vector<std::uint32_t> numbers_;                      // by directory
 };
 
 /// "rank0012".
@@ -100,5 +122,7 @@ class RankDirectory {
 [[nodiscard]] std::string manifest_name(std::uint32_t engine, std::uint64_t generation);
 /// The number of the durable directory in the name of a file with tensors: 1 in "swap1" and "copies0-1".
 [[nodiscard]] std::optional<std::uint32_t> number_of_file(std::string_view name);
+/// Whether the error of a read is what the file holds, and not that it could not be read.
+[[nodiscard]] bool is_damage(const Error& error);
 
 }  // namespace penstock::zero

@@ -6,7 +6,8 @@ namespace penstock::zero {
 
 Result<void> ensure_directory(tiers::FileSystem& files, const std::filesystem::path& path) {
   auto made = files.create_directory(path);
-  if (!made) return made.error().code() == ErrorCode::already_exists ? ok() : made;
+  if (!made && made.error().code() != ErrorCode::already_exists) return made;
+  // One that is there may have been made by a process that was killed before it could sync.
   return files.sync_directory(path.parent_path().empty() ? "." : path.parent_path());
 }
 

@@ -27,7 +27,7 @@ template <class Number>
   return number;
 }
 
-/// Makes a directory durably, if it is not there.
+/// Makes a directory, if it is not there, and its name durable.
 Result<void> ensure_directory(tiers::FileSystem& files, const std::filesystem::path& path);
 
 Result<void> remove_if_there(tiers::FileSystem& files, const std::filesystem::path& name);

@@ -16,7 +16,7 @@ std::uint64_t random_number() {
 
 /// What a rank tells its peers at each phase of a commit.
 struct Verdict {
-  std::uint64_t number = 0;  // random; that of rank 0 counts
+  RankDirectory::Run number{};  // random; that of rank 0 counts
   std::uint32_t code = 0, failed = 0;
 };
 
@@ -39,32 +39,14 @@ Result<std::vector<FoundManifest>> find_here(const RankDirectory::Options& optio
                          .attempt = manifest->attempt,
                          .ranks = manifest->ranks,
                          .rank = rank});
-      } else if (manifest.error().code() == ErrorCode::unsupported) {
-        return manifest.error();
-      } else if (manifest.error().code() != ErrorCode::not_found) {  // its rank may have removed it meanwhile
+      } else if (is_damage(manifest.error())) {
         notes.push_back("not used: " + manifest.error().message());
+      } else if (manifest.error().code() != ErrorCode::not_found) {  // its rank may have removed it meanwhile
+        return manifest.error();
       }
     }
   }
   return found;
-}
-
-/// Those of all ranks.
-Result<std::vector<FoundManifest>> exchange_found(EngineContext& context,
-                                                  const std::vector<FoundManifest>& mine) {
-  constexpr auto subject = CollectiveSignature::Subject::commit;
-  const std::size_t ranks = context.communicator.size();
-  const std::uint64_t count = mine.size();
-  std::vector<std::uint64_t> counts(ranks);
-  PENSTOCK_TRY(context.exchange(ConstHostSpan(std::span(&count, 1)), HostSpan(std::span(counts)), subject));
-  const std::size_t most = *std::max_element(counts.begin(), counts.end());
-  if (most == 0) return std::vector<FoundManifest>();
-  std::vector<FoundManifest> padded = mine, all(ranks * most);
-  padded.resize(most);
-  PENSTOCK_TRY(
-      context.exchange(ConstHostSpan(std::span(std::as_const(padded))), HostSpan(std::span(all)), subject));
-  std::erase_if(all, [](const FoundManifest& one) { return one.generation == 0; });
-  return all;
 }
 
 /// Those that any rank can see.
@@ -73,14 +55,14 @@ Result<std::vector<FoundManifest>> find_all(EngineContext& context, const char* 
                                             std::vector<std::string>& notes) {
   const auto found = find_here(where, engine, notes);
   PENSTOCK_TRY(agree_on_outcome(context, operation, found ? ok() : Result<void>(found.error())));
-  return exchange_found(context, *found);
+  return exchange_lists(context, *found);
 }
 
 }  // namespace
 
 Result<void> agree_on_outcome(EngineContext& context, const char* operation, const Result<void>& mine,
-                              std::uint64_t* number) {
-  const Verdict verdict{.number = random_number(),
+                              RankDirectory::Run* number) {
+  const Verdict verdict{.number = {random_number(), random_number()},
                         .code = mine ? 0 : static_cast<std::uint32_t>(mine.error().code()),
                         .failed = mine ? 0u : 1u};
   std::vector<Verdict> all(context.communicator.size());
@@ -92,7 +74,7 @@ Result<void> agree_on_outcome(EngineContext& context, const char* operation, con
     return Error(static_cast<ErrorCode>(all[rank].code), operation)
         .reason("it has failed on another rank")
         .object("rank " + std::to_string(rank))
-        .advice("look for that rank's error; then call it again on all ranks");
+        .advice("look for that rank's error, which says what to do");
   }
   if (number != nullptr) *number = all.front().number;
   return ok();
@@ -115,7 +97,10 @@ Result<CommitSearch> search_commits(EngineContext& context, const char* operatio
     mine = error;
   }
   const auto lost = newest_missing_part(all);
-  if (mine && !search.last && lost && lost->generation > 1) {
+  const auto marks = RankDirectory::marks_of(where, where.rank);
+  if (mine && !marks) mine = marks.error();
+  // A first commit that a killed run has left is incomplete, and its run is marked nowhere.
+  if (mine && !search.last && lost && (lost->generation > 1 || marks->contains(engine))) {
     mine = Error(ErrorCode::corrupted, operation)
                .object((where.directories.front() / rank_name(lost->rank)).string())
                .reason("commit " + std::to_string(lost->generation) + " of " + std::to_string(lost->ranks) +
@@ -130,6 +115,15 @@ Result<std::optional<FoundManifest>> whole_commit(EngineContext& context, const 
                                                   const RankDirectory::Options& where, std::uint32_t engine) {
   std::vector<std::string> notes;
   PENSTOCK_TRY_ASSIGN(const auto all, find_all(context, operation, where, engine, notes));
+  Result<void> mine = ok();
+  if (!notes.empty()) {
+    mine = Error(ErrorCode::corrupted, operation)
+               .object(where.directories.front().string())
+               .reason("a manifest there is damaged, and it may be a checkpoint")
+               .note(notes.front())
+               .advice("remove it, or name another directory");
+  }
+  PENSTOCK_TRY(agree_on_outcome(context, operation, mine));
   return choose_generation(all, where.directories.front().string());
 }
 

@@ -5,9 +5,13 @@
 #include "zero/commit/rank_directory.hpp"
 #include "zero/engine/engine_context.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace penstock::zero {
@@ -15,7 +19,28 @@ namespace penstock::zero {
 /// Returns this rank's error, or one that names a rank which has failed. `number`: set to a random number, equal on all
 /// ranks. Collective.
 Result<void> agree_on_outcome(EngineContext& context, const char* operation, const Result<void>& mine,
-                              std::uint64_t* number = nullptr);
+                              RankDirectory::Run* number = nullptr);
+
+/// What all ranks have, those of rank 0 first; of structs without padding that is copied. Collective.
+template <class T>
+[[nodiscard]] Result<std::vector<T>> exchange_lists(EngineContext& context, const std::vector<T>& mine) {
+  constexpr auto subject = CollectiveSignature::Subject::commit;
+  const std::size_t ranks = context.communicator.size();
+  const std::uint64_t count = mine.size();
+  std::vector<std::uint64_t> counts(ranks);
+  PENSTOCK_TRY(context.exchange(ConstHostSpan(std::span(&count, 1)), HostSpan(std::span(counts)), subject));
+  const std::size_t most = *std::max_element(counts.begin(), counts.end());
+  std::vector<T> padded = mine, all(ranks * most), list;
+  if (most == 0) return list;
+  padded.resize(most);
+  PENSTOCK_TRY(
+      context.exchange(ConstHostSpan(std::span(std::as_const(padded))), HostSpan(std::span(all)), subject));
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(rank * most);
+    list.insert(list.end(), begin, begin + static_cast<std::ptrdiff_t>(counts[rank]));
+  }
+  return list;
+}
 
 /// The last commit that all ranks which made it have, and what is wrong with others, one line each.
 struct CommitSearch {
@@ -32,7 +57,7 @@ struct CommitSearch {
 
 /// The last commit that all ranks which made it have; none where there is no directory yet. Collective.
 ///
-/// Errors, on all ranks: as above, but for corrupted.
+/// Errors, on all ranks: as above, but corrupted if a manifest is damaged.
 [[nodiscard]] Result<std::optional<FoundManifest>> whole_commit(EngineContext& context, const char* operation,
                                                                 const RankDirectory::Options& where,
                                                                 std::uint32_t engine);

@@ -36,6 +36,23 @@ Result<void> check_new(EngineContext& context, CheckpointDirectory& checkpoints,
       .advice("save after another step, remove it, or name another directory");
 }
 
+/// Removes the oldest complete checkpoints of the run. Returns their paths. Collective.
+Result<std::vector<std::filesystem::path>> remove_old(EngineContext& context,
+                                                      CheckpointDirectory& checkpoints, std::uint32_t engine,
+                                                      const RankDirectory::Run& run, std::uint32_t keep) {
+  const auto mine = checkpoints.parts(context.completed_steps, engine, run);
+  PENSTOCK_TRY(agree_on_outcome(context, saving, mine ? ok() : Result<void>(mine.error())));
+  PENSTOCK_TRY_ASSIGN(const auto all, exchange_lists(context, *mine));
+  std::vector<std::filesystem::path> removed;
+  Result<void> outcome = ok();
+  for (const std::uint64_t step : old_checkpoints(all, keep)) {
+    if (outcome) outcome = checkpoints.remove_parts(step, engine);
+    removed.push_back(checkpoints.path_of(step));
+  }
+  PENSTOCK_TRY(agree_on_outcome(context, saving, outcome));
+  return removed;
+}
+
 }  // namespace
 
 /// One rank would remove the checkpoint that another one has not replaced. Collective.
@@ -44,7 +61,7 @@ Result<void> EngineState::check_same_arguments(const std::filesystem::path& dire
   const std::array mine{XXH3_64bits(name.data(), name.size()), std::uint64_t{keep}};
   std::vector<std::array<std::uint64_t, 2>> all(context_.communicator.size());
   PENSTOCK_TRY(context_.exchange(ConstHostSpan(std::span(mine)), HostSpan(std::span(all)),
-                                 CollectiveSignature::Subject::commit));
+                                 CollectiveSignature::Subject::checkpoint));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] == all.front()) continue;
     return Error::invalid_argument(saving)
@@ -60,20 +77,24 @@ Result<SavedCheckpoint> EngineState::save_checkpoint(const std::filesystem::path
                                                      const SaveOptions& options) {
   const TimePoint began = Clock::steady().now();
   SavedCheckpoint saved;
-  PENSTOCK_TRY(check_commit(saving));
+  PENSTOCK_TRY(check_commit(saving, options.client));
   PENSTOCK_TRY(check_same_arguments(directory, options.keep));
   if (directory.empty()) return no_name(saving);
   const RankDirectory::Options& durable = commits_->where();
   const std::uint32_t engine = options_.engine_number;
-  CheckpointDirectory checkpoints({durable.files, directory, durable.rank, durable.deadline});
+  const std::uint64_t step = context_.completed_steps;
+  CheckpointDirectory checkpoints({.files = durable.files,
+                                   .directory = directory,
+                                   .rank = durable.rank,
+                                   .ranks = context_.communicator.size(),
+                                   .deadline = durable.deadline});
   PENSTOCK_TRY(check_new(context_, checkpoints, engine));
   PENSTOCK_TRY_ASSIGN(saved.commit, commit(options.client));
-  saved.path = checkpoints.path_of(context_.completed_steps);
+  saved.path = checkpoints.path_of(step);
 
-  bool is_own = false;  // what is in this rank's part
+  std::unique_ptr<RankDirectory> part;  // locked until `latest` names the checkpoint
   const auto copy = [&]() -> Result<void> {
-    PENSTOCK_TRY_ASSIGN(const auto part, checkpoints.open(context_.completed_steps, engine));
-    is_own = true;
+    PENSTOCK_TRY_ASSIGN(part, checkpoints.open(step, engine));
     PENSTOCK_TRY_ASSIGN(const Manifest committed, manifest_of(durable, engine, *commits_->last()));
     PENSTOCK_TRY_ASSIGN(const CopiedCommit copied,
                         copy_commit(*durable.files, committed, part->path(0) / tensors_name(engine)));
@@ -83,20 +104,17 @@ Result<SavedCheckpoint> EngineState::save_checkpoint(const std::filesystem::path
   };
   const Result<void> copied = copy();
   if (auto agreed = agree_on_outcome(context_, saving, copied); !agreed) {
-    // Peers may have their parts; without this rank's it is no checkpoint.
-    if (is_own) checkpoints.remove_own(context_.completed_steps, engine);
+    // Peers may have their parts; without this rank's it is no checkpoint. Where they do not answer it may be one.
+    if (part && !context_.failure) checkpoints.remove_own(step, engine);
     return agreed.error();
   }
-  auto named = checkpoints.set_latest(context_.completed_steps);
+  auto named = checkpoints.set_latest(step);
   if (!named) named = std::move(named).error().note("complete " + saved.path.string() + ", by its own name");
   PENSTOCK_TRY(agree_on_outcome(context_, saving, named));
-  Result<void> removed = ok();
   if (options.keep > 0) {
-    auto old = checkpoints.remove_old(context_.completed_steps, engine, commits_->last()->run, options.keep);
-    if (old) saved.removed = *std::move(old);
-    if (!old) removed = old.error();
+    PENSTOCK_TRY_ASSIGN(saved.removed,
+                        remove_old(context_, checkpoints, engine, commits_->last()->run, options.keep));
   }
-  PENSTOCK_TRY(agree_on_outcome(context_, saving, removed));
   saved.duration = Clock::steady().now() - began;
   return saved;
 }
@@ -107,9 +125,11 @@ Result<Resumed> EngineState::load_checkpoint(const std::filesystem::path& direct
   const TimePoint deadline = std::chrono::seconds(options_.config.penstock.io_deadline_seconds);
   tiers::FileSystem* const files = commits_ ? commits_->where().files : &tiers::real_file_system();
   const std::uint32_t rank = context_.communicator.rank();
-  const auto found = directory.empty()
-                         ? Result<std::filesystem::path>(no_name(loading))
-                         : CheckpointDirectory({files, directory, rank, deadline}).find(loading);
+  const auto found =
+      directory.empty()
+          ? Result<std::filesystem::path>(no_name(loading))
+          : CheckpointDirectory({.files = files, .directory = directory, .rank = rank, .deadline = deadline})
+                .find(loading);
   PENSTOCK_TRY(agree_on_outcome(context_, loading, found ? ok() : Result<void>(found.error())));
   const RankDirectory::Options where{
       .files = files, .directories = {*found}, .rank = rank, .deadline = deadline};

@@ -43,12 +43,20 @@ Result<void> EngineState::check_no_commit(const char* operation) const {
       .advice("call finish_commit() first");
 }
 
-Result<void> EngineState::check_commit(const char* operation) const {
+Result<void> EngineState::check_commit(const char* operation, std::span<const std::byte> client) const {
   PENSTOCK_TRY(check_durable(operation));
   PENSTOCK_TRY(ready(operation));
   PENSTOCK_TRY(check_here(operation, ParkKinds::all));
   PENSTOCK_TRY(between_steps(operation));
-  return check_no_commit(operation);
+  PENSTOCK_TRY(check_no_commit(operation));
+  if (constexpr ByteCount most = 1_GiB; ConstHostSpan(client).size() > most) {
+    return Error::invalid_argument(operation)
+        .object("client")
+        .wanted("at most " + to_string(most))
+        .got(ConstHostSpan(client).size())
+        .advice("write such an amount to a file of its own, and commit its name");
+  }
+  return ok();
 }
 
 Manifest EngineState::manifest(std::span<const std::byte> client) const {
@@ -64,14 +72,13 @@ Manifest EngineState::manifest(std::span<const std::byte> client) const {
 }
 
 Result<CommitReport> EngineState::commit(std::span<const std::byte> client) {
-  PENSTOCK_TRY(check_commit("Engine::commit"));
-  PENSTOCK_TRY(context_.finish_update());
+  PENSTOCK_TRY(check_commit("Engine::commit", client));
   commits_->begin(manifest(client));
   return end_commit();
 }
 
 Result<void> EngineState::begin_commit(std::span<const std::byte> client) {
-  PENSTOCK_TRY(check_commit("Engine::begin_commit"));
+  PENSTOCK_TRY(check_commit("Engine::begin_commit", client));
   commits_->begin(manifest(client));
   start_commit();
   return ok();
@@ -87,13 +94,19 @@ Result<CommitReport> EngineState::finish_commit() {
         .reason("no commit is in progress")
         .advice("call begin_commit() first; commit() needs no finish_commit()");
   }
-  if (commits_->waits_for_update()) PENSTOCK_TRY(context_.finish_update());
   return end_commit();
 }
 
-/// The update of the step that is committed is complete.
+/// Peers wait in the commit: it fails with the error of this rank's update.
 Result<CommitReport> EngineState::end_commit() {
-  commits_->start();
+  if (commits_->waits_for_update()) {
+    const Result<void> updated = context_.finish_update();
+    if (context_.failure) {
+      commits_->give_up();
+      return *context_.failure;
+    }
+    commits_->start(updated);
+  }
   context_.internals.wait_ignoring_stores([this] { return moves_are_idle(); });
   commits_->complete();
   if (context_.failure) return *context_.failure;
@@ -126,20 +139,35 @@ Result<void> EngineState::restore_commit(const char* operation, const RankDirect
                                          const FoundManifest& commit, Resumed& resumed) {
   // The collective has the same step on ranks that could restore theirs and on others.
   const std::uint64_t before = context_.completed_steps;
-  const Result<void> outcome = restore_own(operation, where, commit, resumed);
-  if (context_.failure) return outcome ? *context_.failure : outcome.error();
-  const std::uint64_t restored = std::exchange(context_.completed_steps, before);
-  auto agreed = agree_on_outcome(context_, operation, outcome);
-  if (agreed) {
-    context_.completed_steps = restored;
-  } else {
+  auto restored = restore_own(operation, where, commit, resumed);
+  if (context_.failure) return restored ? *context_.failure : restored.error();
+  const std::uint64_t step = std::exchange(context_.completed_steps, before);
+  if (auto agreed = agree_on_outcome(context_, operation, restored ? ok() : Result<void>(restored.error()));
+      !agreed) {
+    step_.reset_loss_scale();
     initialized_ = false;
+    return agreed;
   }
-  return agreed;
+  Manifest& manifest = *restored;
+  context_.completed_steps = step;
+  skipped_steps_ = manifest.skipped_steps;
+  if (fit(manifest.groups, options_.model.groups)) {
+    step_.set_groups(manifest.groups);
+  } else {
+    resumed.notes.emplace_back(
+        "the layout has other optimizer groups than the run that committed: they have "
+        "the settings of the layout");
+  }
+  resumed.generation = manifest.generation;
+  resumed.step = manifest.completed_steps;
+  resumed.ranks = manifest.ranks;
+  resumed.client = std::move(manifest.client);
+  return ok();
 }
 
-Result<void> EngineState::restore_own(const char* operation, const RankDirectory::Options& where,
-                                      const FoundManifest& commit, Resumed& resumed) {
+/// Sets what restore() sets, and the loss scale.
+Result<Manifest> EngineState::restore_own(const char* operation, const RankDirectory::Options& where,
+                                          const FoundManifest& commit, Resumed& resumed) {
   const std::uint32_t engine = options_.engine_number;
   PENSTOCK_TRY_ASSIGN(Manifest manifest, manifest_of(where, engine, commit));
   PENSTOCK_TRY_ASSIGN(CommittedStates states, states_of(context_, where, engine, commit, manifest));
@@ -148,20 +176,8 @@ Result<void> EngineState::restore_own(const char* operation, const RankDirectory
               [&states](ParameterId parameter, cpu_adam::StateKind kind, std::uint64_t first,
                         std::span<float> values) { return states.read(parameter, kind, first, values); }));
   if (step_.loss_scaler().is_dynamic()) PENSTOCK_TRY(step_.loss_scaler().restore(manifest.loss_scaler));
-  if (fit(manifest.groups, options_.model.groups)) {
-    step_.set_groups(manifest.groups);
-  } else {
-    resumed.notes.emplace_back(
-        "the layout has other optimizer groups than the run that committed: they have "
-        "the settings of the layout");
-  }
   resumed.notes.insert(resumed.notes.end(), states.notes().begin(), states.notes().end());
-  skipped_steps_ = manifest.skipped_steps;
-  resumed.generation = manifest.generation;
-  resumed.step = manifest.completed_steps;
-  resumed.ranks = manifest.ranks;
-  resumed.client = std::move(manifest.client);
-  return ok();
+  return manifest;
 }
 
 }  // namespace penstock::zero

@@ -1,11 +1,14 @@
 #include "zero/engine/engine_commits.hpp"
 
 #include "zero/commit/durable_directories.hpp"
-#include "zero/commit/former_ranks.hpp"
+#include "zero/commit/superseded_files.hpp"
 #include "zero/layout/commit_parts.hpp"
 
 #include <algorithm>
+#include <filesystem>
+#include <set>
 #include <span>
+#include <string>
 #include <utility>
 
 namespace penstock::zero {
@@ -17,8 +20,10 @@ constexpr const char* creating = "Engine::create";
 
 /// That of the configuration for the swap file there; it names the directories in an order of its own.
 std::optional<double> given_weight(const Config& config, const std::filesystem::path& directory) {
-  const std::vector<std::filesystem::path> directories = config.swap_directories();
-  const auto found = std::find(directories.begin(), directories.end(), directory);
+  const std::vector<std::filesystem::path>& directories = config.swap_directories();
+  const auto found = std::find_if(directories.begin(), directories.end(), [&](const auto& one) {
+    return std::filesystem::absolute(one) == directory;
+  });
   if (found == directories.end() || config.penstock.path_weights.size() != directories.size())
     return std::nullopt;
   return config.penstock.path_weights[static_cast<std::size_t>(found - directories.begin())];
@@ -34,11 +39,10 @@ std::uint64_t commit_pin(std::uint32_t engine, std::uint64_t generation) {
   return (std::uint64_t{engine} << 48) | generation;
 }
 
-Result<std::vector<swap::PinnedExtent>> committed_extents(const RankDirectory& directory,
-                                                          std::uint32_t engine,
-                                                          const std::vector<swap::PathOptions>& paths) {
+std::vector<swap::PinnedExtent> committed_extents(std::uint32_t engine,
+                                                  const std::vector<Manifest>& manifests,
+                                                  const std::vector<swap::PathOptions>& paths) {
   std::vector<swap::PinnedExtent> extents;
-  PENSTOCK_TRY_ASSIGN(const auto manifests, usable_manifests(directory, engine));
   for (const Manifest& manifest : manifests) {
     for (const CommittedTensor& tensor : manifest.tensors) {
       for (std::uint32_t path = 0; path < paths.size(); ++path) {
@@ -61,21 +65,27 @@ Result<void> EngineCommits::open() {
   last_ = search.last;
   if (last_) run_ = last_->run;
   notes_ = std::move(search.notes);
-  Result<void> mine = free_others();
-  if (mine && last_)
-    mine = remove_former_ranks(directory_.options(), engine_, *last_, context_.communicator.size());
-  if (mine) mine = open_copies();
-  return agree_on_outcome(context_, creating, mine);
+  const auto prepare = [&]() -> Result<void> {
+    PENSTOCK_TRY(free_others());
+    if (last_) {
+      if (directory_.options().rank < last_->ranks) PENSTOCK_TRY(directory_.mark(engine_, last_->run));
+      PENSTOCK_TRY(remove_former_ranks(directory_.options(), engine_, *last_, context_.communicator.size()));
+    }
+    return open_copies();
+  };
+  return agree_on_outcome(context_, creating, prepare());
 }
 
 /// Commits that are not the last one of all ranks: an incomplete one, and the one before.
 Result<void> EngineCommits::free_others() {
+  const bool has_last = last_ && directory_.options().rank < last_->ranks;
+  if (!has_last) PENSTOCK_TRY(directory_.unmark(engine_));  // first: where a mark is, a manifest must be
   PENSTOCK_TRY_ASSIGN(const auto generations, directory_.generations(engine_));
   for (const std::uint64_t generation : generations) {
-    const bool is_last = last_ && generation == last_->generation && directory_.options().rank < last_->ranks;
-    if (is_last) {
+    if (has_last && generation == last_->generation) {
       const auto manifest = directory_.read(engine_, generation);
-      if (manifest && manifest->attempt == last_->attempt && manifest->run == last_->run) continue;
+      if (!manifest) return manifest.error();
+      if (manifest->attempt == last_->attempt && manifest->run == last_->run) continue;
     }
     PENSTOCK_TRY(directory_.remove(engine_, generation));
     release(generation);
@@ -99,7 +109,8 @@ Result<void> EngineCommits::open_copies() {
     path.weight = given_weight(context_.config, options.directories[i]).value_or(path.weight);
     paths.push_back(std::move(path));
   }
-  PENSTOCK_TRY_ASSIGN(auto pinned, committed_extents(directory_, engine_, paths));
+  PENSTOCK_TRY_ASSIGN(auto manifests, committed_manifests(options));
+  auto pinned = committed_extents(engine_, manifests[engine_], paths);
   PENSTOCK_TRY_ASSIGN(copies_, CommitCopies::open(context_, {.engine = engine_,
                                                              .size = plan_.committed_copies,
                                                              .paths = std::move(paths),
@@ -140,17 +151,17 @@ static Result<void> for_committed(const EngineContext& context, const Visit& vis
 void EngineCommits::begin(Manifest manifest) {
   pending_ = Pending{.manifest = std::move(manifest), .began = Clock::steady().now()};
   Manifest& made = pending_->manifest;
-  made.generation = pending_->report.generation = last_ ? last_->generation + 1 : 1;
+  made.generation = pending_->report.generation = (last_ ? last_->generation : 0) + 1 + failed_;
   made.engine = engine_;
   made.rank = context_.communicator.rank();
   made.ranks = context_.communicator.size();
 }
 
-void EngineCommits::start() {
+void EngineCommits::start(const Result<void>& updated) {
   if (!waits_for_update()) return;
   const TimePoint began = Clock::steady().now();
   pending_->started = true;
-  pending_->so_far = pin_tensors(*pending_);
+  pending_->so_far = updated ? pin_tensors(*pending_) : updated;
   if (pending_->so_far && copies_) copies_->begin();
   pending_->report.stall += Clock::steady().now() - began;
 }
@@ -196,7 +207,9 @@ Result<void> EngineCommits::make_durable(Pending& commit) {
   std::sort(manifest.tensors.begin(), manifest.tensors.end(),
             [](const CommittedTensor& a, const CommittedTensor& b) { return a.key < b.key; });
   commit.report.manifest = ByteCount(manifest.encode().size());
-  return directory_.write(manifest);
+  auto written = directory_.write(manifest);
+  commit.may_be_late = !written && written.error().code() == ErrorCode::deadline_exceeded;
+  return written;
 }
 
 void EngineCommits::complete() {
@@ -216,16 +229,17 @@ Result<CommitReport> EngineCommits::take_outcome() {
 
 Result<CommitReport> EngineCommits::complete(Pending& commit) {
   Manifest& manifest = commit.manifest;
-  std::uint64_t new_run = 0;
-  PENSTOCK_TRY(agree_on_outcome(context_, committing, ok(), &manifest.attempt));
+  RankDirectory::Run new_run{};
   PENSTOCK_TRY(agree_on_outcome(context_, committing, ok(), &new_run));
-  manifest.run = run_ ? *run_ : std::array{new_run, manifest.attempt};
+  manifest.attempt = new_run[0];
+  manifest.run = run_.value_or(new_run);
   const Result<void> prepared = make_durable(commit);
+  // Peers may have completed it: neither the manifest nor what it refers to may go.
   if (context_.failure) return *context_.failure;
-  if (auto agreed = agree_on_outcome(context_, committing, prepared); !agreed) {
-    // Peers may have a manifest of this generation; without this rank's it is none.
-    if (!context_.failure) (void)directory_.remove(engine_, manifest.generation);
-    release(manifest.generation);
+  const auto agreed = agree_on_outcome(context_, committing, prepared);
+  if (context_.failure) return *context_.failure;
+  if (!agreed) {
+    undo(commit);
     return agreed.error();
   }
   const auto before = last_;
@@ -234,13 +248,43 @@ Result<CommitReport> EngineCommits::complete(Pending& commit) {
                         .generation = manifest.generation,
                         .attempt = manifest.attempt,
                         .ranks = manifest.ranks};
-  if (before) {
-    release(before->generation);
-    PENSTOCK_TRY(directory_.remove(engine_, before->generation));
-    if (before->ranks > last_->ranks)
-      PENSTOCK_TRY(remove_former_ranks(directory_.options(), engine_, *last_, last_->ranks));
-  }
+  if (auto cleaned = clean_up(before); !cleaned)
+    commit.report.notes.push_back("the commit is complete; of an earlier one files are left: " +
+                                  cleaned.error().message());
   return commit.report;
+}
+
+/// Peers may have a manifest of this generation; without this rank's it is none.
+void EngineCommits::undo(const Pending& commit) {
+  const std::uint64_t generation = commit.manifest.generation;
+  ++failed_;
+  if (directory_.remove(engine_, generation) && !commit.may_be_late) {
+    release(generation);
+  } else {
+    unremovable_.push_back(generation);
+  }
+}
+
+Result<void> EngineCommits::clean_up(const std::optional<FoundManifest>& before) {
+  // A manifest that appears later is none of the last commit.
+  for (const std::uint64_t generation : unremovable_) release(generation);
+  if (before) release(before->generation);
+  const std::vector<std::uint64_t> superseded = std::exchange(unremovable_, {});
+  failed_ = 0;
+  const bool is_first = std::exchange(is_first_, false);
+  if (is_first) PENSTOCK_TRY(directory_.mark(engine_, last_->run));
+  if (before) PENSTOCK_TRY(directory_.remove(engine_, before->generation));
+  for (const std::uint64_t generation : superseded) PENSTOCK_TRY(directory_.remove(engine_, generation));
+  if (!is_first) return ok();
+  PENSTOCK_TRY(remove_former_ranks(directory_.options(), engine_, *last_, last_->ranks));
+  std::set<std::string> open;
+  for (const swap::PathReport& path : context_.runtime.paths())
+    open.insert(std::filesystem::path(path.file.name).filename().string());
+  if (copies_) {
+    for (const swap::PathReport& path : copies_->runtime().paths())
+      open.insert(std::filesystem::path(path.file.name).filename().string());
+  }
+  return remove_unused_files(directory_, engine_, open);
 }
 
 }  // namespace penstock::zero

@@ -43,8 +43,8 @@ class EngineCommits {
   /// Errors: unsupported, for a manifest of another version; corrupted, if there are commits but none that is whole;
   /// invalid_argument, for directories of several runs; those of the files and of the peers.
   Result<void> open();
-  /// Makes the run, which has no commit yet, the one that a checkpoint is of.
-  void adopt(const std::array<std::uint64_t, 2>& run) { run_ = run; }
+  /// Makes the run, which has no commit yet, the one that a checkpoint is of, or a new one.
+  void adopt(const std::optional<RankDirectory::Run>& run) { run_ = run; }
   /// Whether the run can be continued.
   [[nodiscard]] const std::optional<FoundManifest>& last() const { return last_; }
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
@@ -58,37 +58,40 @@ class EngineCommits {
   /// trainer are set. Precondition: none is in progress.
   void begin(Manifest manifest);
   /// Starts what can be done behind the trainer. Blocks until write-behinds are stored. Does nothing unless
-  /// waits_for_update(). Precondition: the last update is complete.
-  void start();
+  /// waits_for_update(). `updated`: how the last update has ended; with its error the commit fails.
+  void start(const Result<void>& updated = ok());
   /// Completes the commit that was started: nothing reads the states any more, and no bytes of the one before are kept,
   /// so that the disk needs no room for three. Does nothing without such a commit. Collective. No gather is in flight.
   /// Blocks.
   void complete();
   /// Precondition: complete() was called.
   ///
-  /// Errors, on all ranks: no_space and io, of the files; those of the stores and of the device. The last commit is as
-  /// it was, and another one can be begun. io, if the manifest that a commit has replaced cannot be removed: the
-  /// commit is complete.
+  /// Errors, on all ranks: no_space, deadline_exceeded and io, of the files; those of the stores and of the device. The
+  /// last commit is as it was, and another one can be begun.
   [[nodiscard]] Result<CommitReport> take_outcome();
   /// Ends the commit in progress, if any, as if it had not begun. Blocks until nothing reads the states any more.
   void give_up();
 
  private:
-  [[nodiscard]] std::uint64_t pin_of(std::uint64_t generation) const;
-  Result<void> free_others();
-  Result<void> open_copies();
   /// A commit in progress.
   struct Pending {
     Manifest manifest;
     CommitReport report;
     TimePoint began{};
     bool started = false;
+    bool may_be_late = false;  // its manifest may appear after the failure of writing it
     Result<void> so_far = ok();
     std::optional<Result<CommitReport>> outcome = {};  // once it is complete
   };
+  [[nodiscard]] std::uint64_t pin_of(std::uint64_t generation) const;
+  Result<void> free_others();
+  Result<void> open_copies();
   Result<void> pin_tensors(Pending& commit);
   Result<void> make_durable(Pending& commit);
   Result<CommitReport> complete(Pending& commit);
+  /// What is left to do once all ranks have the commit; an open() does it too.
+  Result<void> clean_up(const std::optional<FoundManifest>& before);
+  void undo(const Pending& commit);
   void describe(const swap::Runtime& of, tiers::TensorId tensor, std::uint64_t step, std::uint32_t first_file,
                 Manifest& manifest) const;
   void release(std::uint64_t generation);
@@ -97,8 +100,11 @@ class EngineCommits {
   RankDirectory& directory_;
   const MemoryPlan& plan_;
   const std::uint32_t engine_;
-  std::optional<std::array<std::uint64_t, 2>> run_;  // none before the first commit of a new one
+  std::optional<RankDirectory::Run> run_;  // none before the first commit of a new one
   std::optional<FoundManifest> last_;
+  std::uint64_t failed_ = 0;                // commits since the last one, which have used their numbers up
+  std::vector<std::uint64_t> unremovable_;  // of these, whose manifests may be there; their bytes stay
+  bool is_first_ = true;                    // since open()
   std::vector<std::string> notes_;
   std::unique_ptr<CommitCopies> copies_;  // null if nothing is in memory only
   std::optional<Pending> pending_;
@@ -107,11 +113,10 @@ class EngineCommits {
 /// The pins of a commit in a runtime that engines share.
 [[nodiscard]] std::uint64_t commit_pin(std::uint32_t engine, std::uint64_t generation);
 
-/// What all manifests of `engine` in the rank's directory refer to in these files, which the runtime must not overwrite
-/// before EngineCommits::open() has chosen one.
-///
-/// Errors: those of usable_manifests().
-[[nodiscard]] Result<std::vector<swap::PinnedExtent>> committed_extents(
-    const RankDirectory& directory, std::uint32_t engine, const std::vector<swap::PathOptions>& paths);
+/// What manifests of `engine` refer to in these files, which the runtime must not overwrite before
+/// EngineCommits::open() has chosen one, and as long as the engine is in no process.
+[[nodiscard]] std::vector<swap::PinnedExtent> committed_extents(std::uint32_t engine,
+                                                                const std::vector<Manifest>& manifests,
+                                                                const std::vector<swap::PathOptions>& paths);
 
 }  // namespace penstock::zero

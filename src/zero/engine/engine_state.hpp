@@ -162,7 +162,7 @@ class EngineState : private FlatResidency::Effects {
   // engine_commit.cpp
   [[nodiscard]] Result<void> check_durable(const char* operation) const;
   [[nodiscard]] Result<void> check_new_run(const char* operation) const;
-  [[nodiscard]] Result<void> check_commit(const char* operation) const;
+  [[nodiscard]] Result<void> check_commit(const char* operation, std::span<const std::byte> client) const;
   [[nodiscard]] Result<void> check_no_commit(const char* operation) const;
   [[nodiscard]] Manifest manifest(std::span<const std::byte> client) const;
   void start_commit();
@@ -170,8 +170,8 @@ class EngineState : private FlatResidency::Effects {
   [[nodiscard]] Result<void> check_same_arguments(const std::filesystem::path& directory, std::uint32_t keep);
   Result<void> restore_commit(const char* operation, const RankDirectory::Options& where,
                               const FoundManifest& commit, Resumed& resumed);
-  Result<void> restore_own(const char* operation, const RankDirectory::Options& where,
-                           const FoundManifest& commit, Resumed& resumed);
+  Result<Manifest> restore_own(const char* operation, const RankDirectory::Options& where,
+                               const FoundManifest& commit, Resumed& resumed);
 
   // parameter_states.cpp
   Result<void> restore(const char* operation, std::uint64_t step, const StateSource& source);

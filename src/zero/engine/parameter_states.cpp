@@ -71,17 +71,21 @@ Result<void> check_finite(const char* operation, const ParameterLayout& paramete
 Result<void> EngineState::initialize(const Fill& fill) {
   PENSTOCK_TRY(check_callable("Engine::initialize", "fill", fill));
   PENSTOCK_TRY(check_new_run("Engine::initialize"));
-  return restore("Engine::initialize", 0,
-                 [&](ParameterId parameter, cpu_adam::StateKind kind, std::uint64_t first,
-                     std::span<float> values) -> Result<void> {
-                   if (kind == cpu_adam::StateKind::master) fill(parameter, first, values);
-                   return ok();
-                 });
+  PENSTOCK_TRY(restore("Engine::initialize", 0,
+                       [&](ParameterId parameter, cpu_adam::StateKind kind, std::uint64_t first,
+                           std::span<float> values) -> Result<void> {
+                         if (kind == cpu_adam::StateKind::master) fill(parameter, first, values);
+                         return ok();
+                       }));
+  if (commits_) commits_->adopt({});
+  return ok();
 }
 
 Result<void> EngineState::restore(std::uint64_t step, const StateSource& source) {
   PENSTOCK_TRY(check_new_run("Engine::restore"));
-  return restore("Engine::restore", step, source);
+  PENSTOCK_TRY(restore("Engine::restore", step, source));
+  if (commits_) commits_->adopt({});
+  return ok();
 }
 
 Result<void> EngineState::restore(const char* operation, std::uint64_t step, const StateSource& source) {

@@ -104,15 +104,22 @@ Config config_of(const ImportOptions& options) {
   return config;
 }
 
+/// An import that has failed leaves files without a manifest, which another one replaces.
 Result<void> check_new_directories(const ImportOptions& options) {
   for (const std::filesystem::path& directory : options.directories) {
-    const auto ranks = RankDirectory::ranks({.directories = {directory}});
+    const RankDirectory::Options one{.directories = {directory}};
+    const auto ranks = RankDirectory::ranks(one);
     if (!ranks && ranks.error().code() != ErrorCode::not_found) return ranks.error();
-    if (!ranks || ranks->empty()) continue;
-    return Error(ErrorCode::already_exists, operation)
-        .object(directory.string())
-        .reason("a run has used the directory")
-        .advice("name another directory, or remove this one");
+    if (!ranks) continue;
+    for (const std::uint32_t rank : *ranks) {
+      PENSTOCK_TRY_ASSIGN(const auto manifests, RankDirectory::manifests_of(one, rank));
+      PENSTOCK_TRY_ASSIGN(const auto marks, RankDirectory::marks_of(one, rank));
+      if (manifests.empty() && marks.empty()) continue;
+      return Error(ErrorCode::already_exists, operation)
+          .object(directory.string())
+          .reason("a run has used the directory")
+          .advice("name another directory, or remove this one");
+    }
   }
   return ok();
 }

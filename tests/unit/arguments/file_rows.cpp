@@ -200,6 +200,13 @@ void add_fault_rows(BadArguments& bad) {
                            {.occurrence = most, .effect = unknown<FileSystemFault::Effect>}});
     return expect(files.list("/proc").has_value(), "a fault that no call meets was injected");
   });
+  bad("FaultFileSystem::add", "fault", "of an unknown operation and effect", [] {
+    FaultFileSystem files(real_file_system(), {});
+    files.add({.operation = unknown<Operation>, .count = most});
+    files.add({.occurrence = most, .effect = unknown<FileSystemFault::Effect>});
+    files.add({.occurrence = most, .effect = FileSystemFault::Effect::delay, .delay = TimePoint::min()});
+    return expect(files.list("/proc").has_value(), "a fault that no call meets was injected");
+  });
   bad("FaultFileSystem::accepted", "operation", "unknown", [] {
     return expect(FaultFileSystem(real_file_system(), {}).accepted(unknown<Operation>) == 0, "not 0");
   });

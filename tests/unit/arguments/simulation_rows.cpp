@@ -181,6 +181,11 @@ void add_disk_rows(BadArguments& bad) {
       b.disk.power_cut_after(number, number);
       return expect(b.file.sync().has_value() == (number != 0), "not as asked");
     });
+    bad("SimDisk::kill_after", "count, seed", std::to_string(number), [=] {
+      Bench b(false);
+      b.disk.kill_after(number, number);
+      return expect(b.file.sync().has_value() == (number != 0), "not as asked");
+    });
     bad("SimDisk::fail_syncs", "count", std::to_string(number), [=] {
       Bench b(false);
       b.disk.fail_syncs(number, number);

@@ -61,6 +61,7 @@ std::vector<std::uint32_t> FoundCommits::engines() const {
 Result<FoundCommits> find_commits(const std::vector<std::filesystem::path>& directories) {
   zero::RankDirectory::Options options{.directories = directories};
   if (directories.size() == 1) options.directories = {resolve(directories.front())};
+  for (std::filesystem::path& one : options.directories) one = std::filesystem::absolute(one);
   for (const std::filesystem::path& one : options.directories)
     PENSTOCK_TRY(zero::RankDirectory::ranks({.directories = {one}}));
   PENSTOCK_TRY_ASSIGN(options.directories, zero::manifests_first(options));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <penstock/base/time.hpp>
 #include <penstock/tiers/io/file_system.hpp>
 
 #include <cerrno>
@@ -39,6 +40,7 @@ struct FileSystemFault {
   enum class Effect : std::uint8_t {
     fail,      ///< returns `error`, with the message of the real file system, and does nothing
     buffered,  ///< a create_scratch, create or open: the file has no direct I/O
+    delay,     ///< the call is made `delay` later
     kill,      ///< SIGKILL ends the process before the call
   };
 
@@ -47,6 +49,7 @@ struct FileSystemFault {
   std::uint64_t count = 1;       ///< how many calls in a row it changes
   Effect effect = Effect::fail;
   int error = EIO;
+  TimePoint delay{};
 
   [[nodiscard]] static FileSystemFault fail(std::optional<Operation> operation, std::uint64_t occurrence,
                                             int error, std::uint64_t count = 1) {
@@ -88,6 +91,8 @@ class FaultFileSystem final : public FileSystem {
   Result<ByteCount> free_space(const std::filesystem::path& directory) override;
   std::string type_name(const std::filesystem::path& directory) override;
 
+  /// Appends a fault to the plan.
+  void add(const FileSystemFault& fault);
   /// Calls so far, of one kind or of all; those that failed are among them.
   [[nodiscard]] std::uint64_t accepted(std::optional<Operation> operation = {}) const;
   /// Faults injected so far.

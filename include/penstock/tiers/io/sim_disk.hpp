@@ -59,7 +59,6 @@ class SimDisk final : public FileSystem {
   Result<File> open(const std::filesystem::path& path, DirectIo direct) override;
   Result<void> rename(const std::filesystem::path& from, const std::filesystem::path& to) override;
   Result<void> remove(const std::filesystem::path& path) override;
-  /// Durable at once.
   Result<void> create_directory(const std::filesystem::path& path) override;
   Result<void> remove_directory(const std::filesystem::path& path) override;
   Result<std::vector<std::string>> list(const std::filesystem::path& directory) override;
@@ -78,7 +77,8 @@ class SimDisk final : public FileSystem {
   /// durable one or one that it has had since. A create, rename or remove is durable once each directory that it
   /// changed was synced. Of those that are not durable, an arbitrary subset survives; a rename happens wholly or not
   /// at all, and an older change of a name that survives does not override a newer durable one. A flushed file is
-  /// lost if its name is lost. Scratch files and locks do not survive.
+  /// lost if its name is lost, or that of a directory above it. create_directory() is such a change too; a removed
+  /// directory stays away. Scratch files and locks do not survive.
   ///
   /// Operations on files that were open fail with EBADF afterwards, requests in flight too.
   void power_cut(std::uint64_t seed);
@@ -87,7 +87,11 @@ class SimDisk final : public FileSystem {
   /// before power_on(): until then every call and request fails with EIO. Counted are operations that change the disk:
   /// of engines, files and the file system. Cancels an earlier call.
   void power_cut_after(std::uint64_t count, std::uint64_t seed);
+  /// The same, but it is the process that ends and not the power: nothing is lost before a power cut. Of the writes in
+  /// flight an arbitrary part reaches the disk.
+  void kill_after(std::uint64_t count, std::uint64_t seed);
   void power_on();
+  /// Whether neither has happened since power_on().
   [[nodiscard]] bool has_power() const;
   /// Such operations so far.
   [[nodiscard]] std::uint64_t change_count() const;

@@ -27,7 +27,8 @@ struct CollectiveSignature {
     step_outcome,
     digest,
     park,
-    commit
+    commit,
+    checkpoint
   };
   Subject subject{};
   std::uint32_t unit = 0, group = 0;  ///< of the flat; 0 for an exchange

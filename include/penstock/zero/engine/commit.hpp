@@ -20,6 +20,8 @@ struct CommitReport {
   ByteCount manifest;
   TimePoint duration{};  ///< from its beginning to its end
   TimePoint stall{};     ///< of that, how long calls of the engine have waited for it
+  std::vector<std::string> notes =
+      {};  ///< what is left to do though it is complete: files of an earlier commit
 };
 
 struct SaveOptions {

@@ -271,7 +271,7 @@ class Engine {
   /// Makes the run durable as of the last step: from now on a process that is created with the same
   /// penstock.durable_directory continues it with resume(), whatever ends this one, a power cut included, until the
   /// next commit is complete. Between two steps; waits for the last step's update. Writes what is not in the swap files
-  /// yet, and a manifest. `client`: bytes of the trainer, such as the position in its data; each rank has its own.
+  /// yet, and a manifest. `client`: at most 1 GiB of the trainer, such as the position in its data, on each rank.
   ///
   /// Errors, of which all ranks get one: failed_state, without a durable directory, within a step, and while anything
   /// is parked; no_space and io, with the file; those of finish_update(). The last commit is as it was then, training

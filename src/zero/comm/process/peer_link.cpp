@@ -189,7 +189,7 @@ Result<void> PeerLink::take_header() {
   };
   if (header.magic != Header::right_magic || header.type > Header::Type::marker ||
       header.bytes > chunk_bytes_max || header.kind > Transfer::Kind::exchange ||
-      header.dtype > DType::fp16 || header.subject > CollectiveSignature::Subject::commit)
+      header.dtype > DType::fp16 || header.subject > CollectiveSignature::Subject::checkpoint)
     return corrupted("what is no chunk");
   incoming_ = Incoming::early;
   if (header.epoch > epoch_) return ok();

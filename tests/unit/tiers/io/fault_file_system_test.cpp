@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <cerrno>
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -43,6 +44,21 @@ TEST_F(FaultFileSystemTest, InjectsFaultsIntoThePlannedCallsOnly) {
   EXPECT_EQ(file_system.accepted(), 7u);
   EXPECT_EQ(file_system.accepted(Operation::free_space), 2u);
   EXPECT_EQ(disk_.open_file_count(), 0u);
+}
+
+TEST_F(FaultFileSystemTest, MakesACallLater) {
+  FaultFileSystem file_system(disk_, {});
+  file_system.add({.operation = Operation::create_scratch,
+                   .occurrence = 1,
+                   .effect = FileSystemFault::Effect::delay,
+                   .delay = std::chrono::milliseconds(20)});
+  EXPECT_TRUE(create(file_system));
+  const TimePoint began = Clock::steady().now();
+
+  EXPECT_TRUE(create(file_system));
+
+  EXPECT_GE(Clock::steady().now() - began, std::chrono::milliseconds(20));
+  EXPECT_EQ(file_system.injected(), 1u);
 }
 
 TEST_F(FaultFileSystemTest, KillsTheProcessBeforeThePlannedCall) {

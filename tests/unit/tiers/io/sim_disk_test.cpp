@@ -170,6 +170,27 @@ TEST(SimDiskPowerCut, EndsEveryCallFromTheChosenOperationOnUntilThePowerReturns)
   EXPECT_TRUE(disk.create("/d/b", 4_KiB, DirectIo::off));
 }
 
+TEST(SimDiskKill, LosesNothingBeforeAPowerCut) {
+  std::set<bool> found;
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    SmallDisk disk;
+    const File open = disk.make("file", "text");
+    DirectoryLock lock = disk.sim.lock("/d").value();
+    disk.sim.kill_after(0, seed);
+    EXPECT_FALSE(disk.sim.sync_directory("/d"));
+    EXPECT_FALSE(disk.sim.has_power());
+    disk.sim.power_on();
+    EXPECT_FALSE(open.size());
+    EXPECT_TRUE(disk.sim.lock("/d"));
+    EXPECT_EQ(disk.find("file"), "text");
+
+    disk.sim.power_cut(seed);
+
+    found.insert(disk.find("file") == "text");
+  }
+  EXPECT_EQ(found, (std::set{false, true}));
+}
+
 TEST(SimDiskPowerCut, LeavesTheSameForTheSameSeed) {
   const auto left = [](std::uint64_t seed) {
     SmallDisk disk;

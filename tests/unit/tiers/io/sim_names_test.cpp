@@ -78,6 +78,26 @@ TEST(SimNames, MayLoseARenameToAnotherDirectoryOfWhichOneIsSynced) {
   }
 }
 
+TEST(SimNames, MayLoseADirectoryUntilTheOneAboveIsSynced) {
+  for (const bool synced : {false, true}) {
+    std::set<bool> found;
+    for (std::uint64_t seed = 0; seed < seed_count; ++seed) {
+      TwoDirectories disk;
+      disk.sim.create_directory("/a/new").value();
+      disk.make("/a/new/x", "text").sync().value();
+      disk.sync("/a/new");
+      if (synced) disk.sync("/a");
+
+      disk.sim.power_cut(seed);
+
+      const bool is_there = disk.sim.list("/a/new").has_value();
+      EXPECT_EQ(disk.find("/a/new/x").has_value(), is_there) << "seed " << seed;
+      found.insert(is_there);
+    }
+    EXPECT_EQ(found, synced ? std::set{true} : (std::set{false, true}));
+  }
+}
+
 TEST(SimNames, ASyncKeepsTheChangesBeforeItAndNoOthers) {
   std::set<bool> found;
   for (std::uint64_t seed = 0; seed < seed_count; ++seed) {

@@ -7,6 +7,8 @@
 #include "zero/exchange/tensor_files.hpp"
 
 #include <gtest/gtest.h>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -168,6 +170,7 @@ class ImportRefusals : public testing::Test {
     return {.states = run_.out(), .config = run_on_disk().config, .directories = {directory()}};
   }
   std::filesystem::path directory() const { return scratch_.path() / "resumed"; }
+  std::filesystem::path copies() const { return scratch_.path() / "copies"; }
   const ModelLayout& model() const { return run_.model(); }
   void expect_refused(const ImportOptions& options, ErrorCode code, const std::string& words) const {
     const auto refused = import_states(options);
@@ -250,6 +253,26 @@ TEST_F(ImportRefusals, FilesWithoutADescription) {
   }
   wrong.states = with_metadata("penstock.version", "9");
   expect_refused(wrong, ErrorCode::unsupported, "penstock.version");
+}
+
+/// A number that no run goes on with is found in the middle of an import, which can be repeated.
+TEST_F(ImportRefusals, OneThatHasFailedMayBeRepeated) {
+  auto wrong = options();
+  std::filesystem::create_directory(wrong.states = copies());
+  for (const auto& one : std::filesystem::directory_iterator(options().states))
+    std::filesystem::copy(one.path(), wrong.states / one.path().filename());
+  {
+    std::fstream file(wrong.states / "states.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-4, std::ios::end);
+    file.write("\xff\xff\xff\xff", 4);  // not a number
+  }
+
+  const auto refused = import_states(wrong);
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument) << refused.error().message();
+  const auto repeated = import_states(options());
+  EXPECT_TRUE(repeated) << repeated.error().message();
 }
 
 TEST_F(ImportRefusals, ADirectoryThatARunHasUsed) {

@@ -1,6 +1,7 @@
-#include "zero/commit/former_ranks.hpp"
+#include "zero/commit/superseded_files.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,6 +25,8 @@ Result<void> remove_of(const RankDirectory::Options& options, std::uint32_t engi
   for (const std::uint64_t generation : generations) {
     const auto manifest = directory->read(engine, generation);
     if (!manifest || manifest->run != last.run || generation > last.generation) continue;
+    // First: where a mark is, a manifest must be.
+    PENSTOCK_TRY(directory->unmark(engine));
     PENSTOCK_TRY(directory->remove(engine, generation));
   }
   PENSTOCK_TRY_ASSIGN(const auto left, RankDirectory::manifests_of(options, options.rank));
@@ -44,6 +47,23 @@ Result<void> remove_former_ranks(const RankDirectory::Options& options, std::uin
     if (!removed && removed.error().code() != ErrorCode::in_use) return removed;
   }
   return ok();
+}
+
+Result<void> remove_unused_files(RankDirectory& directory, std::uint32_t engine,
+                                 const std::set<std::string>& open) {
+  const RankDirectory::Options& options = directory.options();
+  std::set<std::string> used = open;
+  PENSTOCK_TRY_ASSIGN(const auto manifests, RankDirectory::manifests_of(options, options.rank));
+  for (const auto& [of_engine, generation] : manifests) {
+    PENSTOCK_TRY_ASSIGN(const Manifest manifest, directory.read(of_engine, generation));
+    for (const std::string& file : manifest.files)
+      used.insert(std::filesystem::path(file).filename().string());
+  }
+  return directory.remove_files([&](std::string_view name) {
+    const bool is_of_another =
+        name.starts_with("copies") && !name.starts_with("copies" + std::to_string(engine) + "-");
+    return is_swap_file(name) && !is_of_another && !used.contains(std::string(name));
+  });
 }
 
 }  // namespace penstock::zero

@@ -1,4 +1,4 @@
-#include "zero/commit/former_ranks.hpp"
+#include "zero/commit/superseded_files.hpp"
 
 #include "kit/scratch_directory.hpp"
 
