@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -211,7 +212,7 @@ TEST(CommitSurvives, AStartWithoutAPartOfTheFirstOne) {
     const RunResult refused = train(resuming(durable(saved_run(), directory)));
     ASSERT_TRUE(refused.error);
     EXPECT_EQ(refused.error->code(), ErrorCode::corrupted) << refused.error->message();
-    fs::remove_all(directory / part);
+    EXPECT_FALSE(fs::exists(directory / part));
     fs::rename(away, directory / part);
   }
   const RunResult again = train(resuming(durable(saved_run(), directory)));
@@ -255,11 +256,21 @@ TEST(CommitSurvives, AnotherDirectoryInThePlaceOfOne) {
 TEST(CommitSurvives, ALaterOneThatIsIncompleteAndRefersToALostDrive) {
   const ScratchDirectory scratch;
   const fs::path a = scratch.path() / "a", c = scratch.path() / "c";
-  const auto commit = [](std::vector<fs::path> directories, bool begins) {
+  std::mutex mutex;
+  std::vector<std::string> notes;
+  const auto commit = [&](std::vector<fs::path> directories, bool begins) {
     RunOptions options{.ranks = 2, .micro_batches = 1, .steps = 1};
     options.config.offload_optimizer.device = OffloadDevice::nvme;
     options.config.penstock.durable_directories = std::move(directories);
-    if (!begins) options = resuming(options);
+    if (!begins) {
+      options = resuming(options);
+      options.restore = [&](Engine& engine) -> Result<void> {
+        PENSTOCK_TRY_ASSIGN(const auto resumed, engine.resume());
+        const std::lock_guard lock(mutex);
+        notes.insert(notes.end(), resumed.value().notes.begin(), resumed.value().notes.end());
+        return ok();
+      };
+    }
     options.after_steps = [](Engine& engine) -> Result<void> {
       PENSTOCK_TRY(engine.commit());
       return ok();
@@ -278,7 +289,9 @@ TEST(CommitSurvives, ALaterOneThatIsIncompleteAndRefersToALostDrive) {
 
   const RunResult again = commit({a}, false);
 
-  EXPECT_FALSE(again.error) << again.error->message();
+  ASSERT_FALSE(again.error) << again.error->message();
+  ASSERT_EQ(notes.size(), 2u) << "on each rank";
+  EXPECT_NE(notes[0].find("commit 2 of 2 ranks, which has no part of rank 1"), std::string::npos) << notes[0];
 }
 
 }  // namespace

@@ -105,8 +105,8 @@ TEST(DurableDirectories, NameALongFileThatIsNoManifest) {
   const Config config = config_of({scratch.path() / "run"});
   (void)go_on(config);
   const fs::path file = scratch.path() / "run" / "rank0000" / "engine0-000000000002.manifest";
-  for (const std::string contents :
-       {"x", text_of(scratch.path() / "run/rank0000/engine0-000000000001.manifest").c_str()}) {
+  const std::string manifest = text_of(scratch.path() / "run/rank0000/engine0-000000000001.manifest");
+  for (const std::string& contents : {std::string("x"), manifest}) {
     std::ofstream(file) << contents;
     fs::resize_file(file, std::uintmax_t{1} << 43);
 
@@ -151,6 +151,47 @@ TEST(DurableDirectories, AreOnNoTmpfsAlsoByARelativeName) {
   EXPECT_EQ(refused.error().code(), ErrorCode::unsupported) << refused.error().message();
   EXPECT_TRUE(fs::is_empty(directory));
   fs::remove(directory);
+}
+
+/// The first directory of one run, or a new one, and the second one of another run.
+TEST(DurableDirectories, AreOfOneRunAlsoWhereOneHasNoManifests) {
+  for (const OffloadDevice to : {OffloadDevice::nvme, OffloadDevice::cpu}) {
+    const ScratchDirectory scratch;
+    const fs::path a = scratch.path() / "a", b = scratch.path() / "b", c = scratch.path() / "c",
+                   d = scratch.path() / "d";
+    (void)go_on(config_of({a, b}, to));
+    const std::string expected = go_on(config_of({c, d}, to));
+    const auto before = files_below(scratch.path());
+
+    expect_refused(config_of({a, d}, to), ErrorCode::invalid_argument,
+                   {d.string(), "another run", a.string()});
+    expect_refused(config_of({scratch.path() / "new", d}, to), ErrorCode::not_found, {d.string()});
+    expect_refused(config_of({d, b}, to), ErrorCode::not_found, {d.string()});
+
+    EXPECT_EQ(files_below(scratch.path()), before);
+    EXPECT_EQ(OneRank::create(config_of({c, d}, to))->engine().resume().value()->step, 1u);
+  }
+}
+
+TEST(DurableDirectories, HaveNoCheckpointsBeside) {
+  const ScratchDirectory scratch;
+  const fs::path run = scratch.path() / "run", checkpoints = scratch.path() / "checkpoints";
+  {
+    const OneRank one = OneRank::create(config_of({run})).value();
+    one.initialize();
+    ASSERT_TRUE(one.engine().save_checkpoint(checkpoints));
+    const auto refused = one.engine().save_checkpoint(run / "." / "");
+    EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument) << refused.error().message();
+  }
+  const auto before = files_below(scratch.path());
+
+  expect_refused(config_of({checkpoints}), ErrorCode::invalid_argument, {checkpoints.string(), "latest"});
+
+  const OneRank other = OneRank::create(config_of({scratch.path() / "other"})).value();
+  const auto refused = other.engine().load_checkpoint(run);
+  EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument) << refused.error().message();
+  EXPECT_NE(refused.error().message().find("durable_directory"), std::string::npos);
+  EXPECT_TRUE(std::ranges::includes(files_below(scratch.path()), before));
 }
 
 TEST(DurableDirectories, AreNoCheckpoint) {
@@ -219,6 +260,23 @@ TEST(DurableDirectories, NoteParametersOfAnotherShape) {
     ASSERT_EQ(resumed->notes.size(), notes);
     for (const std::string& note : resumed->notes)
       EXPECT_NE(note.find("weight is 100 x 1000 and was committed as 1000 x 100"), std::string::npos) << note;
+  }
+}
+
+TEST(DurableDirectories, NoteOtherSettingsOfGroups) {
+  const ScratchDirectory scratch;
+  ModelLayout model = two_units(), other = two_units();
+  other.groups[0].weight_decay = 0.5;
+  const Config config = config_of({scratch.path() / "run"});
+  (void)go_on(config, model);
+
+  for (const auto& [layout, notes] : {std::pair{&model, 0u}, {&other, 1u}}) {
+    const OneRank run = OneRank::create(config, *layout).value();
+    const auto resumed = run.engine().resume().value();
+    ASSERT_EQ(resumed->notes.size(), notes);
+    EXPECT_EQ(run.engine().groups()[0].weight_decay, model.groups[0].weight_decay);
+    for (const std::string& note : resumed->notes)
+      EXPECT_NE(note.find("optimizer groups"), std::string::npos) << note;
   }
 }
 

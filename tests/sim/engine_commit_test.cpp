@@ -126,9 +126,9 @@ TEST(EngineCommit, IsNotReplacedWhereAPartOfItIsMissing) {
     ASSERT_TRUE(refused.error);
     EXPECT_EQ(refused.error->code(), ErrorCode::corrupted) << refused.error->message();
     EXPECT_NE(refused.error->message().find("rank0001"), std::string::npos) << refused.error->message();
+    EXPECT_FALSE(std::filesystem::exists(directory / "rank0001")) << "where it is to be brought back";
   }
 
-  std::filesystem::remove_all(directory / "rank0001");
   std::filesystem::rename(away, directory / "rank0001");
 
   EXPECT_FALSE(train(second_part(options, 2)).error);

@@ -2,6 +2,7 @@
 #include "kit/cluster.hpp"
 #include "kit/scratch_directory.hpp"
 #include "sim/saving_runs.hpp"
+#include "zero/commit/checkpoint_directory.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>
@@ -93,6 +94,21 @@ std::function<Result<void>(Engine&, std::uint32_t)> saver(const std::filesystem:
   };
 }
 
+TEST(OldCheckpoints, AreThoseBeforeTheLastOnesAndIncompleteOnes) {
+  using Steps = std::vector<std::uint64_t>;
+  const std::vector<CheckpointPart> parts = {{1, 9, 2, 0}, {1, 9, 2, 1},  // complete
+                                             {2, 8, 2, 0}, {2, 7, 2, 1},  // of two attempts
+                                             {3, 6, 1, 0},                // complete
+                                             {4, 0, 0, 1},                // without a manifest
+                                             {5, 5, 3, 0}, {5, 5, 3, 1}, {5, 5, 3, 2},
+                                             {5, 0, 0, 3}, {6, 4, 2, 0}};  // it may be in progress
+
+  EXPECT_EQ(old_checkpoints(parts, 1), (Steps{1, 2, 3, 4}));
+  EXPECT_EQ(old_checkpoints(parts, 2), (Steps{1, 2, 4}));
+  EXPECT_EQ(old_checkpoints(parts, 9), (Steps{2, 4}));
+  EXPECT_EQ(old_checkpoints({}, 1), Steps());
+}
+
 TEST(KeptCheckpoints, AreComplete) {
   const ScratchDirectory scratch;
   const auto checkpoints = scratch.path() / "checkpoints";
@@ -111,6 +127,23 @@ TEST(KeptCheckpoints, AreComplete) {
     ASSERT_FALSE(loaded.error) << step << loaded.error->message();
     EXPECT_EQ(loaded.digest, whole.digest) << step;
   }
+  EXPECT_FALSE(std::filesystem::exists(checkpoints / "global_step2"));
+}
+
+TEST(KeptCheckpoints, LeaveWhatAnotherProcessHasLocked) {
+  const ScratchDirectory scratch;
+  const auto checkpoints = scratch.path() / "checkpoints", other = checkpoints / "global_step1" / "rank0000";
+  std::filesystem::create_directories(other);
+  std::ofstream(other / "tensors0") << "in progress";
+  {
+    const auto lock = tiers::real_file_system().lock(other).value();
+    ASSERT_FALSE(train(saving(saved_run(1), scratch.path() / "run", saver(checkpoints, 2, 1))).error);
+    EXPECT_TRUE(std::filesystem::exists(other / "tensors0"));
+  }
+  RunOptions more = resuming(saving(saved_run(1), scratch.path() / "run", saver(checkpoints, 4, 1)));
+  more.steps = 5;
+  ASSERT_FALSE(train(more).error);
+  EXPECT_FALSE(std::filesystem::exists(other / "tensors0"));
 }
 
 /// initialize() begins another run, though values were loaded before.

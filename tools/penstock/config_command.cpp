@@ -2,6 +2,7 @@
 
 #include "command.hpp"
 #include "config_page.hpp"
+#include "zero/commit/durable_directories.hpp"
 
 #include <algorithm>
 #include <map>
@@ -17,6 +18,15 @@ struct CheckOptions {
   zero::ConfigFile::Options reading;
   bool here = false, as_json = false;
 };
+
+/// What a run refuses of its durable directories. Errors: those of zero::check_directories().
+Result<void> check_durable(const zero::Config& config) {
+  zero::RankDirectory::Options options{.directories = config.penstock.durable_directories};
+  for (std::filesystem::path& one : options.directories) one = std::filesystem::absolute(one);
+  PENSTOCK_TRY(zero::check_directories(options));
+  PENSTOCK_TRY(zero::manifests_first(options));
+  return ok();
+}
 
 void print_with_origins(const zero::ConfigFile& file) {
   Json::Value json, rows(Json::arrayValue);
@@ -93,7 +103,8 @@ ExitStatus check(const CheckOptions& options) {
   }
   print_notes(file->config.notes);
 
-  const auto usable = file->config.check_paths();
+  auto usable = file->config.check_paths();
+  if (usable) usable = check_durable(file->config);
   if (!usable && options.here) return fail(usable.error());
   if (!usable) fmt::print(stderr, "note: {}\n", usable.error().message());
   options.as_json ? print_with_origins(*file) : print_commented(*file);

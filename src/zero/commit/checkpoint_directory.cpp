@@ -4,6 +4,7 @@
 #include "zero/commit/small_files.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -114,7 +115,14 @@ void CheckpointDirectory::remove_own(std::uint64_t step, std::uint32_t engine) {
 
 Result<void> CheckpointDirectory::remove_parts(std::uint64_t step, std::uint32_t engine) {
   PENSTOCK_TRY_ASSIGN(const auto ranks, share_of_ranks(step));
-  for (const std::uint32_t rank : ranks) PENSTOCK_TRY(remove_part(step, rank, engine));
+  for (const std::uint32_t rank : ranks) {
+    RankDirectory::Options part = part_of(step);
+    part.rank = rank;
+    const auto lock = RankDirectory::lock(part);
+    if (!lock && lock.error().code() == ErrorCode::in_use) continue;
+    if (!lock) return lock.error();
+    PENSTOCK_TRY(remove_part(step, rank, engine));
+  }
   return ok();
 }
 
@@ -155,6 +163,10 @@ Result<std::vector<CheckpointPart>> CheckpointDirectory::parts(std::uint64_t ste
     if (!of_step || *of_step > step) continue;  // later ones: the run was continued from an earlier one
     PENSTOCK_TRY_ASSIGN(const auto ranks, share_of_ranks(*of_step));
     for (const std::uint32_t rank : ranks) {
+      PENSTOCK_TRY_ASSIGN(const auto manifests, RankDirectory::manifests_of(part_of(*of_step), rank));
+      PENSTOCK_TRY_ASSIGN(const auto files, RankDirectory::names_of(part_of(*of_step), rank));
+      const bool has_tensors = std::find(files.begin(), files.end(), tensors_name(engine)) != files.end();
+      if (manifests.empty() && has_tensors) found.push_back({.step = *of_step, .rank = rank});
       PENSTOCK_TRY_ASSIGN(const auto generations,
                           RankDirectory::generations_of(part_of(*of_step), rank, engine));
       if (generations.empty()) continue;
@@ -168,15 +180,20 @@ Result<std::vector<CheckpointPart>> CheckpointDirectory::parts(std::uint64_t ste
 
 std::vector<std::uint64_t> old_checkpoints(std::span<const CheckpointPart> parts, std::uint32_t keep) {
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::set<std::uint32_t>> ranks;  // by step and attempt
-  std::vector<std::uint64_t> complete;
+  std::set<std::uint64_t> complete;
   for (const CheckpointPart& part : parts) {
     auto& of_checkpoint = ranks[{part.step, part.attempt}];
     of_checkpoint.insert(part.rank);
-    if (of_checkpoint.size() == part.ranks) complete.push_back(part.step);
+    if (of_checkpoint.size() == part.ranks) complete.insert(part.step);
   }
-  std::sort(complete.begin(), complete.end());
-  complete.resize(complete.size() - std::min<std::size_t>(keep, complete.size()));
-  return complete;
+  std::set<std::uint64_t> old;
+  for (const CheckpointPart& part : parts) {
+    if (!complete.empty() && part.step < *complete.rbegin() && !complete.contains(part.step))
+      old.insert(part.step);
+  }
+  const std::size_t kept = std::min<std::size_t>(keep, complete.size());
+  old.insert(complete.begin(), std::prev(complete.end(), static_cast<std::ptrdiff_t>(kept)));
+  return {old.begin(), old.end()};
 }
 
 Result<std::filesystem::path> CheckpointDirectory::find(const char* operation) {

@@ -19,9 +19,10 @@ namespace penstock::zero {
 /// A part of a checkpoint.
 struct CheckpointPart {
   std::uint64_t step = 0, attempt = 0;  ///< as in its manifest
-  std::uint32_t ranks = 0, rank = 0;
+  std::uint32_t ranks = 0, rank = 0;    ///< 0 ranks: a killed process has left it without a manifest
 };
-/// The steps of the complete checkpoints, but for the last `keep`; `parts` are those of all ranks.
+/// The steps of the complete checkpoints, but for the last `keep`, and those of incomplete ones before the last
+/// complete one, ascending; `parts` are those of all ranks.
 [[nodiscard]] std::vector<std::uint64_t> old_checkpoints(std::span<const CheckpointPart> parts,
                                                          std::uint32_t keep);
 
@@ -55,10 +56,10 @@ class CheckpointDirectory {
   Result<void> check_latest();
   /// Makes `latest` name the checkpoint of a step, durably. Every rank may call it.
   Result<void> set_latest(std::uint64_t step);
-  /// This rank's share of the parts of checkpoints of a run, up to `step`.
+  /// This rank's share of the parts of checkpoints of a run, and of those without a manifest, up to `step`.
   [[nodiscard]] Result<std::vector<CheckpointPart>> parts(std::uint64_t step, std::uint32_t engine,
                                                           const RankDirectory::Run& run);
-  /// Removes that share of one checkpoint.
+  /// Removes that share of one checkpoint, but for parts that a process has locked.
   Result<void> remove_parts(std::uint64_t step, std::uint32_t engine);
   /// The checkpoint that `latest` names; the directory itself, if it is one. Errors: not_found; invalid_argument, for a
   /// `latest` that names none.

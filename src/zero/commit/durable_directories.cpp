@@ -2,6 +2,7 @@
 
 #include "tiers/io/bounded_call.hpp"
 #include "zero/commit/checkpoint_directory.hpp"
+#include "zero/commit/generations.hpp"
 
 #include <algorithm>
 #include <map>
@@ -81,6 +82,18 @@ Result<void> check_no_checkpoint(const Options& options, const fs::path& directo
   return ok();
 }
 
+/// Errors: invalid_argument, for a directory with `latest`.
+Result<void> check_no_checkpoints(const Options& options, const fs::path& directory) {
+  const auto found =
+      CheckpointDirectory({.files = options.files, .directory = directory, .deadline = options.deadline})
+          .find(operation);
+  if (!found || *found == directory) return ok();
+  return Error::invalid_argument(operation)
+      .object(directory.string())
+      .reason("it has checkpoints, of which one is named by the file \"latest\"")
+      .advice("name another durable directory, and call load_checkpoint() with this one");
+}
+
 /// Whether any rank has a manifest in the first directory.
 Result<bool> has_manifests(const Options& options) {
   PENSTOCK_TRY_ASSIGN(const auto ranks, ranks_in(options));
@@ -130,21 +143,61 @@ Result<void> check_files(const Options& options, const Manifest& manifest) {
   return ok();
 }
 
-/// Errors: not_found.
-Result<void> check_marks(const Options& options, const std::vector<ManifestId>& manifests) {
+using Manifests = std::map<std::uint32_t, std::vector<Manifest>>;
+
+/// Where a run's number is, a manifest of it must be. Errors: not_found; invalid_argument, for directories of two runs.
+Result<void> check_marks(const Options& options, const std::vector<ManifestId>& ids,
+                         const Manifests& manifests) {
   for (std::size_t i = 0; i < options.directories.size(); ++i) {
     PENSTOCK_TRY_ASSIGN(const auto marks, RankDirectory::marks_of(options, options.rank, i));
-    for (const auto& mark : marks) {
-      const auto is_of_engine = [&](const ManifestId& id) { return id.engine == mark.first; };
-      if (std::any_of(manifests.begin(), manifests.end(), is_of_engine)) continue;
+    for (const auto& [engine, run] : marks) {
       const std::string part = (options.directories[i] / rank_name(options.rank)).string();
+      const auto found = manifests.find(engine);
+      if (found != manifests.end() && found->second.front().run != run) {
+        return Error::invalid_argument(operation)
+            .object(part)
+            .reason("it belongs to another run than " + options.directories.front().string())
+            .advice(own_directory);
+      }
+      const auto is_of_engine = [engine = engine](const ManifestId& id) { return id.engine == engine; };
+      if (std::any_of(ids.begin(), ids.end(), is_of_engine)) continue;
       return Error(ErrorCode::not_found, operation)
           .object(part)
           .reason("it belongs to a run of which no commit is here")
-          .wanted("a manifest of engine " + std::to_string(mark.first) + " in one of the durable directories")
+          .wanted("a manifest of engine " + std::to_string(engine) + " in one of the durable directories")
           .advice("name all directories of that run, and mount their drives; or remove " + part +
                   " for a new run");
     }
+  }
+  return ok();
+}
+
+/// Whether this rank's part of a commit that no rank can be without is away: another rank has the run's number, no
+/// commit that the ranks here have is whole, and one has no part of this rank. Errors: not_found.
+Result<void> check_own_part(const Options& options, const Manifests& own) {
+  PENSTOCK_TRY_ASSIGN(const auto ranks, ranks_in(options));
+  std::map<std::uint32_t, std::vector<FoundManifest>> found;  // by engine
+  for (const std::uint32_t rank : ranks) {
+    PENSTOCK_TRY_ASSIGN(const auto marks, RankDirectory::marks_of(options, rank));
+    for (const auto& [engine, run] : marks) {
+      if (own.contains(engine)) continue;
+      PENSTOCK_TRY_ASSIGN(const auto generations, RankDirectory::generations_of(options, rank, engine));
+      for (const std::uint64_t generation : generations) {
+        const auto one = RankDirectory::read_of(options, rank, engine, generation);
+        if (one) found[engine].push_back({one->run, generation, one->attempt, one->ranks, rank});
+      }
+    }
+  }
+  for (const auto& [engine, manifests] : found) {
+    const auto whole = choose_generation(manifests, options.directories.front().string());
+    const auto missing = newest_missing_part(manifests);
+    const bool is_away = whole && !*whole && missing && options.rank < missing->ranks;
+    if (!is_away) continue;
+    return Error(ErrorCode::corrupted, operation)
+        .object((options.directories.front() / rank_name(options.rank)).string())
+        .reason("commit " + std::to_string(missing->generation) + " of " + std::to_string(missing->ranks) +
+                " ranks has no part of rank " + std::to_string(options.rank))
+        .advice("bring that directory back; or name another durable directory for a new run");
   }
   return ok();
 }
@@ -181,6 +234,7 @@ Result<void> check_directories(const Options& options) {
     for (std::size_t j = 0; j < i; ++j)
       PENSTOCK_TRY(check_differ(options, options.directories[j], directory));
     PENSTOCK_TRY(check_no_checkpoint(options, directory));
+    PENSTOCK_TRY(check_no_checkpoints(options, directory));
   }
   return ok();
 }
@@ -206,18 +260,19 @@ Result<std::vector<fs::path>> manifests_first(const Options& options) {
 }
 
 Result<std::map<std::uint32_t, std::vector<Manifest>>> committed_manifests(const Options& options) {
-  std::map<std::uint32_t, std::vector<Manifest>> manifests;
+  Manifests manifests;
   PENSTOCK_TRY_ASSIGN(const auto ids, RankDirectory::manifests_of(options, options.rank));
-  PENSTOCK_TRY(check_marks(options, ids));
   for (const auto& [engine, generation] : ids) {
     auto manifest = RankDirectory::read_of(options, options.rank, engine, generation);
     if (!manifest && !is_damage(manifest.error())) return manifest.error();
     if (manifest) manifests[engine].push_back(*std::move(manifest));
   }
+  PENSTOCK_TRY(check_marks(options, ids, manifests));
   for (const auto& [engine, of_engine] : manifests) {
     PENSTOCK_TRY(check_one_run(options, of_engine));
     PENSTOCK_TRY(check_files_of_any(options, of_engine));
   }
+  PENSTOCK_TRY(check_own_part(options, manifests));
   return manifests;
 }
 

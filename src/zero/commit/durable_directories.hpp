@@ -15,7 +15,7 @@ namespace penstock::zero {
 // made or changed in them. Every call blocks, at most for Options::deadline a file.
 
 /// Errors: unsupported, for a file system whose files do not outlive the machine's power; invalid_argument, for two
-/// names of one directory, and for a checkpoint, which the run would overwrite; deadline_exceeded.
+/// names of one directory, and for checkpoints, which the run would overwrite; deadline_exceeded.
 Result<void> check_directories(const RankDirectory::Options& options);
 
 /// The directories, first the one with the manifests; as they are, if there are none.
@@ -29,7 +29,8 @@ Result<void> check_directories(const RankDirectory::Options& options);
 ///
 /// Errors: not_found, if a directory has a run (RankDirectory::mark()) of which there is no manifest; not_found and
 /// truncated, naming the file, if each manifest of an engine refers to one that is not there as a whole;
-/// invalid_argument, for manifests of two runs; those of reading a manifest that is not damaged.
+/// corrupted, if the rank's part of the last commit is away; invalid_argument, for directories of two runs; those of
+/// reading a manifest that is not damaged.
 [[nodiscard]] Result<std::map<std::uint32_t, std::vector<Manifest>>> committed_manifests(
     const RankDirectory::Options& options);
 

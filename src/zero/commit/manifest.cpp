@@ -102,7 +102,7 @@ std::uint64_t checksum_of(Header header, std::span<const std::byte> body) {
 Error damaged(const std::string& name) {
   return Error(ErrorCode::corrupted, "Manifest::decode")
       .object(name)
-      .advice("an older generation may be whole; `penstock verify` says which");
+      .advice("bring the whole file back; `penstock inspect` prints the commits that are whole");
 }
 
 /// What a manifest that verifies, but was not written by encode(), could contain.
@@ -173,7 +173,7 @@ Error Manifest::too_short(const std::string& name, ByteCount wanted, ByteCount g
       .object(name)
       .wanted(wanted)
       .got(got)
-      .advice("an older generation may be whole; `penstock verify` says which");
+      .advice("bring the whole file back; `penstock inspect` prints the commits that are whole");
 }
 
 Result<Manifest> Manifest::decode(const std::string& name, std::span<const std::byte> bytes) {

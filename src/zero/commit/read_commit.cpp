@@ -32,8 +32,9 @@ class Reader {
     const std::string& name = manifest.files[tensor.file];
     auto file = open_.find(name);
     if (file == open_.end()) {
-      PENSTOCK_TRY_ASSIGN(auto opened, files_.open_to_read(name, tiers::DirectIo::preferred));
-      file = open_.emplace(name, std::move(opened)).first;
+      auto opened = files_.open_to_read(name, tiers::DirectIo::preferred);
+      if (!opened) return std::move(opened).error().note("tensor  " + to_string(tensor.key));
+      file = open_.emplace(name, std::move(*opened)).first;
     }
     const ByteCount window = tensor.block * window_blocks;
     for (ByteCount begin; begin < tensor.size; begin += window) {

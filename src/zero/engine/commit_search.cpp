@@ -105,9 +105,13 @@ Result<CommitSearch> search_commits(EngineContext& context, const char* operatio
                .object((where.directories.front() / rank_name(lost->rank)).string())
                .reason("commit " + std::to_string(lost->generation) + " of " + std::to_string(lost->ranks) +
                        " ranks has no part of rank " + std::to_string(lost->rank))
-               .advice("bring that directory back; or name another durable directory for a new run");
+               .advice("bring that directory back, or name another one");
   }
   PENSTOCK_TRY(agree_on_outcome(context, operation, mine));
+  if (search.last && lost && lost->generation > search.last->generation)
+    search.notes.push_back("not used: commit " + std::to_string(lost->generation) + " of " +
+                           std::to_string(lost->ranks) + " ranks, which has no part of rank " +
+                           std::to_string(lost->rank));
   return search;
 }
 

@@ -24,6 +24,22 @@ Error no_name(const char* operation) {
   return Error::invalid_argument(operation).object("directory").reason("its name is empty");
 }
 
+/// Errors: invalid_argument.
+Result<void> check_not_durable(const std::filesystem::path& directory,
+                               const std::vector<std::filesystem::path>& durable) {
+  const auto plain = [](const std::filesystem::path& path) {
+    return (std::filesystem::absolute(path) / "").lexically_normal();
+  };
+  for (const std::filesystem::path& one : durable) {
+    if (plain(one) != plain(directory)) continue;
+    return Error::invalid_argument(saving)
+        .object(directory.string())
+        .reason("it is the run's durable directory")
+        .advice("name another directory, for checkpoints alone");
+  }
+  return ok();
+}
+
 /// Errors, on all ranks: already_exists; invalid_argument, for a `latest` that cannot be replaced.
 Result<void> check_new(EngineContext& context, CheckpointDirectory& checkpoints, std::uint32_t engine) {
   const std::uint64_t step = context.completed_steps;
@@ -80,6 +96,7 @@ Result<SavedCheckpoint> EngineState::save_checkpoint(const std::filesystem::path
   PENSTOCK_TRY(check_commit(saving, options.client));
   PENSTOCK_TRY(check_same_arguments(directory, options.keep));
   if (directory.empty()) return no_name(saving);
+  PENSTOCK_TRY(check_not_durable(directory, commits_->where().directories));
   const RankDirectory::Options& durable = commits_->where();
   const std::uint32_t engine = options_.engine_number;
   const std::uint64_t step = context_.completed_steps;
@@ -142,6 +159,17 @@ Result<Resumed> EngineState::load_checkpoint(const std::filesystem::path& direct
             "`penstock inspect` prints what it has; engines that save at different steps have a directory "
             "each");
   }
+  const auto manifest = manifest_of(where, options_.engine_number, *search.last);
+  Result<void> usable = manifest ? ok() : Result<void>(manifest.error());
+  if (manifest && !is_checkpoint(*manifest)) {
+    usable =
+        Error::invalid_argument(loading)
+            .object(found->string())
+            .reason("it is a durable directory, whose run may overwrite what is read")
+            .advice(
+                "name it as penstock.durable_directory and call resume(), or save a checkpoint of its run");
+  }
+  PENSTOCK_TRY(agree_on_outcome(context_, loading, usable));
   Resumed resumed{.notes = std::move(search.notes)};
   PENSTOCK_TRY(restore_commit(loading, where, *search.last, resumed));
   if (commits_) commits_->adopt(search.last->run);

@@ -153,6 +153,11 @@ Result<void> EngineState::restore_commit(const char* operation, const RankDirect
   skipped_steps_ = manifest.skipped_steps;
   if (fit(manifest.groups, options_.model.groups)) {
     step_.set_groups(manifest.groups);
+    if (manifest.model.groups != options_.model.groups)
+      resumed.notes.emplace_back(
+          "the layout has other settings of optimizer groups than that of the run that committed: the run's "
+          "are "
+          "used, see Engine::set_groups()");
   } else {
     resumed.notes.emplace_back(
         "the layout has other optimizer groups than the run that committed: they have "

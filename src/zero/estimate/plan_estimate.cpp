@@ -82,6 +82,8 @@ void add_disk_lines(PlanEstimate& estimate) {
   lines.allocated("accumulated gradients", plan.disk_gradients);
   lines.allocated("optimizer tiles", plan.disk_tiles);
   lines.allocated("checkpoints", plan.disk_checkpoints);
+  lines.allocated("last commit, of these", plan.swap_committed);
+  lines.allocated("two commits, of what is in memory", plan.committed_copies * 2);
 }
 
 /// Collects what moves over one link.

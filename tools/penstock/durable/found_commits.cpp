@@ -14,14 +14,16 @@ namespace penstock::tool {
 
 namespace {
 
-/// The checkpoint that `latest` in a directory without parts of ranks names; else the directory.
-std::filesystem::path resolve(const std::filesystem::path& directory) {
+/// The checkpoint that `latest` in a directory without parts of ranks names; else the directory. Errors:
+/// invalid_argument, for a `latest` that names none.
+Result<std::filesystem::path> resolve(const std::filesystem::path& directory) {
   const zero::RankDirectory::Options options{.directories = {directory}};
   const auto ranks = zero::RankDirectory::ranks(options);
   if (!ranks || !ranks->empty()) return directory;
-  const auto named =
+  auto named =
       zero::CheckpointDirectory({.directory = directory, .deadline = options.deadline}).find("find_commits");
-  return named ? *named : directory;
+  if (!named && named.error().code() == ErrorCode::not_found) return directory;
+  return named;
 }
 
 /// `has_changed`: a manifest was removed meanwhile.
@@ -60,7 +62,9 @@ std::vector<std::uint32_t> FoundCommits::engines() const {
 
 Result<FoundCommits> find_commits(const std::vector<std::filesystem::path>& directories) {
   zero::RankDirectory::Options options{.directories = directories};
-  if (directories.size() == 1) options.directories = {resolve(directories.front())};
+  if (directories.size() == 1) {
+    PENSTOCK_TRY_ASSIGN(options.directories.front(), resolve(directories.front()));
+  }
   for (std::filesystem::path& one : options.directories) one = std::filesystem::absolute(one);
   for (const std::filesystem::path& one : options.directories)
     PENSTOCK_TRY(zero::RankDirectory::ranks({.directories = {one}}));

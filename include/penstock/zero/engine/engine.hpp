@@ -63,12 +63,12 @@ struct StepOutcome {
 /// of them. Each call that waits returns the error of an update that has stopped, and the next call continues the
 /// update.
 ///
-/// create, initialize, restore, resume, acquire, gradients, reduce, begin_step, step, commit, finish_commit,
-/// abandon_step, park, unpark and digest are collective: every rank calls them in the same order. They are called from
-/// one thread, the trainer's: a call during another one returns failed_state, as does a call of a step before
-/// initialize(), restore() or resume(). Each stream that is passed is one of the engine's device, else
-/// invalid_argument; a unit may be used on several. All but reduce(UnitGradients) may block. The device budget is
-/// planned for one UnitLease at a time.
+/// create, initialize, restore, resume, load_checkpoint, acquire, gradients, reduce, begin_step, step, commit,
+/// finish_commit, save_checkpoint, abandon_step, park, unpark and digest are collective: every rank calls them in the
+/// same order. They are called from one thread, the trainer's: a call during another one returns failed_state, as does
+/// a call of a step before initialize(), restore() or resume(). Each stream that is passed is one of the engine's
+/// device, else invalid_argument; a unit may be used on several. All but reduce(UnitGradients) may block. The device
+/// budget is planned for one UnitLease at a time.
 ///
 /// After an error, status() tells which calls are allowed:
 ///
@@ -155,7 +155,7 @@ class Engine {
   Result<void> restore(std::uint64_t step, const StateSource& source);
   /// The number of the last step that updates the parameters, from the end of its step() on; 0 after initialize().
   [[nodiscard]] std::uint64_t completed_steps() const;
-  /// How many steps have been skipped since the engine was created.
+  /// How many steps have been skipped, with those before resume() and load_checkpoint().
   [[nodiscard]] std::uint64_t skipped_steps() const;
   /// The scale by which the caller multiplies the loss of each micro-batch of the next step; equal on all ranks. Only
   /// step() moves it, if fp16's loss scale is dynamic; initialize() and restore() begin it anew.
@@ -264,7 +264,7 @@ class Engine {
   Result<void> abandon_step(tiers::Stream& stream, std::string cause = "");
 
   /// A digest of the master weights of all ranks, 32 hexadecimal digits, from each parameter's name, place in layout
-  /// order and values: it does not depend on the division into units, the number of ranks, the tier and the tile size.
+  /// order and values: it does not depend on units, the number of ranks, the tier and the tile size.
   /// The masters that training gives do, in formats split_bf16 and split_q8: their rounding follows the shards.
   [[nodiscard]] Result<std::string> digest();
 

@@ -79,6 +79,20 @@ TEST(PlanEstimate, AddsUpToThePlanForEveryConfiguration) {
   }
 }
 
+/// A commit stays while the next one is written.
+TEST(PlanEstimate, CountsTheCommitsOfADurableRun) {
+  for (const OffloadDevice to : {nvme, cpu}) {
+    Config config = config_with(to, to);
+    const ByteCount without = estimate(config).per_rank(Tier::nvme);
+    config.penstock.durable_directories = {"/run"};
+    const PlanEstimate durable = estimate(config);
+
+    const ByteCount states = to == nvme ? durable.plan.swap_committed : durable.plan.committed_copies * 2;
+    EXPECT_GE(states, ByteCount(12 * (4 << 20))) << "masters and moments of four flats";
+    EXPECT_EQ(durable.per_rank(Tier::nvme), without + states);
+  }
+}
+
 TEST(PlanEstimate, CountsWhatAStepMoves) {
   // A rank of two has 2^19 elements of each of four flats; the head's is the embedding's too.
   Config config = config_with(nvme, nvme);
