@@ -18,7 +18,7 @@ namespace {
 /// Makes the file system of a type in a sparse image: as small as its journal and a few swap files allow.
 std::string command_that_makes(const std::string& type, const std::string& image) {
   const bool is_ext = type.starts_with("ext");
-  const char* const size = is_ext ? "64M" : type == "xfs" ? "320M" : "192M";
+  const char* const size = is_ext ? "160M" : type == "xfs" ? "320M" : "192M";
   const char* const options = is_ext ? " -q -F -b 4096 " : " -q -f ";
   return std::string("truncate -s ").append(size) + " " + image + " && mkfs." + type + options + image +
          " && echo made";
