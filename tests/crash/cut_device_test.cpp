@@ -24,7 +24,7 @@ TEST_P(CutDevice, LosesNoCommit) {
     const std::string expected = digest_without_commits(offload);
     for (std::uint64_t seed = 0; seed < 6; ++seed) {
       SCOPED_TRACE("seed " + std::to_string(seed));
-      MountedFileSystem mounted(GetParam());
+      MountedFileSystem mounted(GetParam(), "160M");
       if (!mounted.skip_reason().empty()) GTEST_SKIP() << mounted.skip_reason();
       SeededRandom random(seed);
       DurableRun run(offload, std::filesystem::absolute(mounted.path()) / "durable");

@@ -10,15 +10,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 namespace penstock::test {
 
 namespace {
 
-/// Makes the file system of a type in a sparse image: as small as its journal and a few swap files allow.
-std::string command_that_makes(const std::string& type, const std::string& image) {
+/// Makes the file system of a type in a sparse image. XFS and btrfs have a least size.
+std::string command_that_makes(const std::string& type, const std::string& image,
+                               const std::string& ext_size) {
   const bool is_ext = type.starts_with("ext");
-  const char* const size = is_ext ? "160M" : type == "xfs" ? "320M" : "192M";
+  const std::string size = is_ext ? ext_size : type == "xfs" ? "320M" : "192M";
   const char* const options = is_ext ? " -q -F -b 4096 " : " -q -f ";
   return std::string("truncate -s ").append(size) + " " + image + " && mkfs." + type + options + image +
          " && echo made";
@@ -40,7 +42,8 @@ std::string output_of(const std::string& command) {
 
 }  // namespace
 
-MountedFileSystem::MountedFileSystem(Kind kind) : path_(scratch_.path() / "mounted") {
+MountedFileSystem::MountedFileSystem(Kind kind, std::string ext_size)
+    : ext_size_(std::move(ext_size)), path_(scratch_.path() / "mounted") {
   std::filesystem::create_directory(path_);
   switch (kind) {
     case Kind::directory: return;
@@ -67,7 +70,7 @@ MountedFileSystem::MountedFileSystem(Kind kind) : path_(scratch_.path() / "mount
 void MountedFileSystem::mount_image(const std::string& type, int sector) {
   const std::string image = (scratch_.path() / "image").string();
   type_ = type;
-  if (output_of(command_that_makes(type, image)).empty()) {
+  if (output_of(command_that_makes(type, image, ext_size_)).empty()) {
     skip_reason_ = "mkfs." + type + " is not to be had";
     return;
   }

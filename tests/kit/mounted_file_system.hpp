@@ -21,7 +21,8 @@ class MountedFileSystem {
     overlay,         ///< over the tests' own
   };
 
-  explicit MountedFileSystem(Kind kind);
+  /// `ext_size`: of ext2 and ext4, as the command truncate takes it.
+  explicit MountedFileSystem(Kind kind, std::string ext_size = "64M");
   MountedFileSystem(const MountedFileSystem&) = delete;
   MountedFileSystem& operator=(const MountedFileSystem&) = delete;
   ~MountedFileSystem();
@@ -37,6 +38,7 @@ class MountedFileSystem {
  private:
   void mount_image(const std::string& type, int sector);
 
+  const std::string ext_size_;
   ScratchDirectory scratch_;
   std::filesystem::path path_;
   std::string type_, loop_device_, skip_reason_;
