@@ -108,8 +108,10 @@ TEST(CommitSurvives, AManifestThatAppearsAfterItsDeadline) {
     digest = run.engine().digest().value();
     const auto late = run.engine().commit();
     EXPECT_EQ(late.error().code(), ErrorCode::deadline_exceeded) << late.error().message();
-    std::this_thread::sleep_for(std::chrono::seconds(1));
-    ASSERT_TRUE(fs::exists(scratch.path() / "run/rank0000/engine0-000000000002.manifest"));
+    const fs::path manifest = scratch.path() / "run/rank0000/engine0-000000000002.manifest";
+    for (int i = 0; i < 1000 && !fs::exists(manifest); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ASSERT_TRUE(fs::exists(manifest));
     EXPECT_EQ(run.engine().status(), Engine::Status::ready);
     run.train();
     run.train();
