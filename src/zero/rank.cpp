@@ -199,15 +199,15 @@ Result<void> Rank::State::open_directory(swap::RuntimeOptions& of_runtime) {
       .directories = directories,
       .rank = options.identity.rank,
       .deadline = std::chrono::seconds(options.config.penstock.io_deadline_seconds)};
-  for (std::filesystem::path& one : opened.directories) one = std::filesystem::absolute(one);
+  PENSTOCK_TRY_ASSIGN(opened.directories, absolute_names(directories));
   PENSTOCK_TRY(check_directories(opened));
   PENSTOCK_TRY_ASSIGN(opened.directories, manifests_first(opened));
   PENSTOCK_TRY_ASSIGN(directory, RankDirectory::lock(opened));
   PENSTOCK_TRY_ASSIGN(const auto manifests, committed_manifests(opened));
   PENSTOCK_TRY(directory->make());
   for (swap::PathOptions& path : of_runtime.paths) {
-    const auto found = std::find(opened.directories.begin(), opened.directories.end(),
-                                 std::filesystem::absolute(path.directory));
+    PENSTOCK_TRY_ASSIGN(const auto named, absolute_names({path.directory}));
+    const auto found = std::find(opened.directories.begin(), opened.directories.end(), named.front());
     const auto index = static_cast<std::size_t>(found - opened.directories.begin());
     path.directory = directory->path(index);
     path.file_name = directory->swap_name(index);

@@ -137,6 +137,21 @@ TEST(DurableDirectories, LoseFilesOfTensorsThatAreInAnotherTierNow) {
   }
 }
 
+TEST(DurableDirectories, HaveAbsoluteNamesWhereTheProcessHasNoDirectory) {
+  const fs::path before = fs::current_path();
+  {
+    const ScratchDirectory scratch;
+    fs::current_path(scratch.path());
+    fs::remove_all(scratch.path());
+  }
+  const auto refused = OneRank::create(config_of({"run"}));
+  fs::current_path(before);
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::not_found) << refused.error().message();
+  EXPECT_NE(refused.error().message().find("relative name"), std::string::npos) << refused.error().message();
+}
+
 TEST(DurableDirectories, AreOnNoTmpfsAlsoByARelativeName) {
   if (tiers::real_file_system().type_name("/dev/shm") != "tmpfs") GTEST_SKIP() << "/dev/shm is no tmpfs";
   const fs::path before = fs::current_path(),

@@ -21,8 +21,8 @@ struct CheckOptions {
 
 /// What a run refuses of its durable directories. Errors: those of zero::check_directories().
 Result<void> check_durable(const zero::Config& config) {
-  zero::RankDirectory::Options options{.directories = config.penstock.durable_directories};
-  for (std::filesystem::path& one : options.directories) one = std::filesystem::absolute(one);
+  zero::RankDirectory::Options options;
+  PENSTOCK_TRY_ASSIGN(options.directories, zero::absolute_names(config.penstock.durable_directories));
   PENSTOCK_TRY(zero::check_directories(options));
   PENSTOCK_TRY(zero::manifests_first(options));
   return ok();

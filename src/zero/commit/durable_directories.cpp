@@ -227,6 +227,20 @@ Result<void> check_files_of_any(const Options& options, const std::vector<Manife
 
 }  // namespace
 
+Result<std::vector<fs::path>> absolute_names(const std::vector<fs::path>& directories) {
+  std::vector<fs::path> names;
+  for (const fs::path& one : directories) {
+    std::error_code error;
+    names.push_back(fs::absolute(one, error));
+    if (!error) continue;
+    return Error(ErrorCode::not_found, operation)
+        .object(one.string())
+        .reason("it is a relative name, and this process's own directory is not there")
+        .advice("give an absolute name");
+  }
+  return names;
+}
+
 Result<void> check_directories(const Options& options) {
   for (std::size_t i = 0; i < options.directories.size(); ++i) {
     const fs::path& directory = options.directories[i];

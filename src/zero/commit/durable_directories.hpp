@@ -14,6 +14,10 @@ namespace penstock::zero {
 // What is judged of the durable directories that a run or a tool is given, whose names are absolute, before anything is
 // made or changed in them. Every call blocks, at most for Options::deadline a file.
 
+/// The absolute names. Errors: not_found, for a relative one where the process's own directory has been removed.
+[[nodiscard]] Result<std::vector<std::filesystem::path>> absolute_names(
+    const std::vector<std::filesystem::path>& directories);
+
 /// Errors: unsupported, for a file system whose files do not outlive the machine's power; invalid_argument, for two
 /// names of one directory, and for checkpoints, which the run would overwrite; deadline_exceeded.
 Result<void> check_directories(const RankDirectory::Options& options);

@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -28,7 +29,8 @@ Error no_name(const char* operation) {
 Result<void> check_not_durable(const std::filesystem::path& directory,
                                const std::vector<std::filesystem::path>& durable) {
   const auto plain = [](const std::filesystem::path& path) {
-    return (std::filesystem::absolute(path) / "").lexically_normal();
+    std::error_code error;
+    return (std::filesystem::absolute(path, error) / "").lexically_normal();
   };
   for (const std::filesystem::path& one : durable) {
     if (plain(one) != plain(directory)) continue;

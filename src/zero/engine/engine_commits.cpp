@@ -9,6 +9,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 
 namespace penstock::zero {
@@ -22,7 +23,8 @@ constexpr const char* creating = "Engine::create";
 std::optional<double> given_weight(const Config& config, const std::filesystem::path& directory) {
   const std::vector<std::filesystem::path>& directories = config.swap_directories();
   const auto found = std::find_if(directories.begin(), directories.end(), [&](const auto& one) {
-    return std::filesystem::absolute(one) == directory;
+    std::error_code error;
+    return std::filesystem::absolute(one, error) == directory;
   });
   if (found == directories.end() || config.penstock.path_weights.size() != directories.size())
     return std::nullopt;

@@ -65,7 +65,7 @@ Result<FoundCommits> find_commits(const std::vector<std::filesystem::path>& dire
   if (directories.size() == 1) {
     PENSTOCK_TRY_ASSIGN(options.directories.front(), resolve(directories.front()));
   }
-  for (std::filesystem::path& one : options.directories) one = std::filesystem::absolute(one);
+  PENSTOCK_TRY_ASSIGN(options.directories, zero::absolute_names(options.directories));
   for (const std::filesystem::path& one : options.directories)
     PENSTOCK_TRY(zero::RankDirectory::ranks({.directories = {one}}));
   PENSTOCK_TRY_ASSIGN(options.directories, zero::manifests_first(options));
