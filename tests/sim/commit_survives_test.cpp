@@ -39,15 +39,6 @@ RankHooks on(tiers::FileSystem& files) {
           .durable_files = [&files](swap::PathOptions& path) { path.file_system = &files; }};
 }
 
-/// Begins a run and commits after a step. Returns the digest.
-std::string commit_one_step(const Config& config) {
-  const OneRank run = OneRank::create(config).value();
-  run.initialize();
-  run.train();
-  (void)run.engine().commit().value();
-  return run.engine().digest().value();
-}
-
 void expect_whole(const Config& config, const std::string& digest) {
   const auto run = OneRank::create(config);
   ASSERT_TRUE(run) << run.error().message();

@@ -28,15 +28,6 @@ namespace {
 using penstock::test::ScratchDirectory;
 namespace fs = std::filesystem;
 
-/// Commits after one step. Returns the digest.
-std::string commit_one_step(const Config& config) {
-  const OneRank run = OneRank::create(config).value();
-  run.initialize();
-  run.train();
-  (void)run.engine().commit().value();
-  return run.engine().digest().value();
-}
-
 template <class T>
 void expect(const Result<T>& result, ErrorCode code, const std::string& text) {
   ASSERT_FALSE(result);

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 namespace penstock::zero::test {
@@ -64,6 +65,15 @@ struct OneRank {
     (void)engine().step().value();
   }
 };
+
+/// Begins a run and commits after one step. Returns the digest.
+inline std::string commit_one_step(const Config& config) {
+  const OneRank run = OneRank::create(config).value();
+  run.initialize();
+  run.train();
+  (void)run.engine().commit().value();
+  return run.engine().digest().value();
+}
 
 /// Of the swap files, or of the copies of what is in memory.
 inline RankHooks with_faults(bool of_swap_files, tiers::FaultEngine*& faults) {
