@@ -5,11 +5,15 @@
 
 #include "tiers/memory/host_arena.hpp"
 
+#include <penstock/tiers/io/fault_file_system.hpp>
+
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <thread>
@@ -21,6 +25,23 @@ using test::Pattern;
 using tiers::BlockFile;
 using tiers::EngineChoice;
 using tiers::IoOperation;
+
+/// A process may have been killed between making a file and making its name durable.
+TEST(PathOfANamedFile, MakesItsNameDurableAlsoWhereItIsThere) {
+  using tiers::FileSystemFault;
+  const test::ScratchDirectory directory;
+  for (const bool is_there : {false, true}) {
+    tiers::FaultFileSystem files(tiers::real_file_system(),
+                                 {FileSystemFault::fail(FileSystemFault::Operation::sync_directory, 0, EIO)});
+    EXPECT_EQ(std::filesystem::exists(directory.path() / "swap0"), is_there);
+
+    const auto path = Path::create(
+        {.directory = directory.path(), .capacity = 1_MiB, .file_name = "swap0", .file_system = &files});
+
+    ASSERT_FALSE(path);
+    EXPECT_EQ(path.error().code(), ErrorCode::io) << path.error().message();
+  }
+}
 
 class PathTest : public testing::TestWithParam<EngineChoice> {
  protected:
