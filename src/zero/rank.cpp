@@ -8,8 +8,10 @@
 #include <penstock/zero/comm/in_process_group.hpp>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace penstock::zero {
@@ -41,7 +43,8 @@ struct Rank::State {
   Result<void> make_accelerator();
   Result<void> make_workers();
   Result<void> make_runtime();
-  Result<void> open_directory(swap::RuntimeOptions& of_runtime);
+  Result<void> judge_directories();
+  Result<void> use_directories(swap::RuntimeOptions& of_runtime);
   /// One engine with what it does not share.
   struct Member {
     const Config& config;
@@ -60,7 +63,8 @@ struct Rank::State {
   const Options options;
   std::optional<parallel::Workers> own_workers;  // run the runtime's checksums too
   parallel::Workers* workers = nullptr;
-  std::unique_ptr<RankDirectory> directory;  // null if the run is not durable
+  std::unique_ptr<RankDirectory> directory;                  // null if the run is not durable
+  std::map<std::uint32_t, std::vector<Manifest>> committed;  // there, by engine
   std::unique_ptr<swap::Runtime> runtime;
   Accelerator accelerator;
   std::vector<Member> members;  // the rank's own engine is the first
@@ -88,6 +92,9 @@ Result<void> Rank::State::open() {
   PENSTOCK_TRY(identity.validate());
   for (const Member& member : members) {
     PENSTOCK_TRY(check_batch_size(member.config, identity.ranks));
+  }
+  PENSTOCK_TRY(judge_directories());  // before a peer makes anything in its own
+  for (const Member& member : members) {
     if (member.group.agree) PENSTOCK_TRY(member.group.agree(describe_run(member.config, member.model)));
   }
   PENSTOCK_TRY(make_accelerator());
@@ -173,14 +180,14 @@ Result<void> Rank::State::make_runtime() {
   ByteCount beyond_plans = runtime_options.host_budget;
   for (const Member& member : members) beyond_plans -= member.plan.host_budget;
   if (options.hooks.runtime_options) options.hooks.runtime_options(runtime_options);
-  PENSTOCK_TRY(open_directory(runtime_options));
+  if (directory) PENSTOCK_TRY(use_directories(runtime_options));
   PENSTOCK_TRY_ASSIGN(runtime, swap::Runtime::create(std::move(runtime_options)));
   runtime->ledger().predict(tiers::Tier::host, tiers::Purpose::staging, beyond_plans);
   return ok();
 }
 
-/// Opens the durable directories, in which the swap files are then, and keeps what commits refer to there.
-Result<void> Rank::State::open_directory(swap::RuntimeOptions& of_runtime) {
+/// Locks the durable directories that are there, and reads what commits refer to in them. Makes nothing.
+Result<void> Rank::State::judge_directories() {
   const std::vector<std::filesystem::path>& directories = options.config.penstock.durable_directories;
   for (const EngineBeside& beside : options.beside) {
     if (beside.config.penstock.durable_directories == directories) continue;
@@ -189,31 +196,35 @@ Result<void> Rank::State::open_directory(swap::RuntimeOptions& of_runtime) {
         .reason("engines of one rank share its files, and their configurations name different directories");
   }
   if (directories.empty()) return ok();
-  swap::PathOptions copies =
-      of_runtime.paths.empty() ? path_options(options.config, {}, 1) : of_runtime.paths.front();
-  copies.weight = directories.size() == 1 ? 1 : 0;
+  swap::PathOptions copies = path_options(options.config, {}, directories.size() == 1 ? 1 : 0);
   if (options.hooks.durable_files) options.hooks.durable_files(copies);
-  RankDirectory::Options opened{
+  RankDirectory::Options judged{
       .files = copies.file_system,
       .copies = copies,
       .directories = directories,
       .rank = options.identity.rank,
       .deadline = std::chrono::seconds(options.config.penstock.io_deadline_seconds)};
-  PENSTOCK_TRY_ASSIGN(opened.directories, absolute_names(directories));
-  PENSTOCK_TRY(check_directories(opened));
-  PENSTOCK_TRY_ASSIGN(opened.directories, manifests_first(opened));
-  PENSTOCK_TRY_ASSIGN(directory, RankDirectory::lock(opened));
-  PENSTOCK_TRY_ASSIGN(const auto manifests, committed_manifests(opened));
+  PENSTOCK_TRY_ASSIGN(judged.directories, absolute_names(directories));
+  PENSTOCK_TRY(check_directories(judged));
+  PENSTOCK_TRY_ASSIGN(judged.directories, manifests_first(judged));
+  PENSTOCK_TRY_ASSIGN(directory, RankDirectory::lock(judged));
+  PENSTOCK_TRY_ASSIGN(committed, committed_manifests(judged));
+  return ok();
+}
+
+/// Makes the durable directories, in which the swap files are then, and keeps what commits refer to there.
+Result<void> Rank::State::use_directories(swap::RuntimeOptions& of_runtime) {
   PENSTOCK_TRY(directory->make());
+  const std::vector<std::filesystem::path>& directories = directory->options().directories;
   for (swap::PathOptions& path : of_runtime.paths) {
     PENSTOCK_TRY_ASSIGN(const auto named, absolute_names({path.directory}));
-    const auto found = std::find(opened.directories.begin(), opened.directories.end(), named.front());
-    const auto index = static_cast<std::size_t>(found - opened.directories.begin());
+    const auto found = std::find(directories.begin(), directories.end(), named.front());
+    const auto index = static_cast<std::size_t>(found - directories.begin());
     path.directory = directory->path(index);
     path.file_name = directory->swap_name(index);
   }
   // Also of engines that are not in this process.
-  for (const auto& [engine, of_engine] : manifests) {
+  for (const auto& [engine, of_engine] : std::exchange(committed, {})) {
     const auto extents = committed_extents(engine, of_engine, of_runtime.paths);
     of_runtime.pinned.insert(of_runtime.pinned.end(), extents.begin(), extents.end());
   }

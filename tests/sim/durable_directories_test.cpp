@@ -5,6 +5,7 @@
 #include "sim/saving_runs.hpp"
 
 #include <penstock/tiers/io/file_system.hpp>
+#include <penstock/zero/comm/in_process_group.hpp>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -259,6 +260,31 @@ TEST(DurableDirectories, HaveWhatTheLastCommitRefersTo) {
       EXPECT_EQ(run.engine().resume().value()->step, 1u);
     }
   }
+}
+
+/// The refusal of one rank ends the others before they make anything.
+TEST(DurableDirectories, AreJudgedBeforeTheRanksAgreeAndMadeAfterwards) {
+  const ScratchDirectory scratch;
+  const fs::path a = scratch.path() / "a", b = scratch.path() / "b", swap = a / "rank0000" / "swap0";
+  (void)go_on(config_of({a}));
+  const auto before = files_below(scratch.path());
+  int agreements = 0;
+  const auto create = [&] {
+    GroupMembership group = in_process_membership(InProcessGroup::create(1).value(), 0);
+    group.agree = [&](const std::string&) -> Result<void> {
+      ++agreements;
+      return Error(ErrorCode::not_found, "a peer").reason("a file of its own is not there");
+    };
+    return Rank::create({.config = config_of({a, b}), .model = two_units(), .group = group});
+  };
+
+  EXPECT_EQ(create().error().code(), ErrorCode::not_found);
+
+  EXPECT_EQ(agreements, 1);
+  EXPECT_EQ(files_below(scratch.path()), before);
+  fs::remove(swap);
+  EXPECT_NE(create().error().message().find(swap.string()), std::string::npos);
+  EXPECT_EQ(agreements, 1) << "its peers are not asked";
 }
 
 TEST(DurableDirectories, NoteParametersOfAnotherShape) {

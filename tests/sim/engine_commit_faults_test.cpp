@@ -284,10 +284,8 @@ TEST(EngineCommitFaults, GoOnAfterACommitThatFailed) {
         tiers::real_file_system(), tiers::FileSystemFaultPlan{tiers::FileSystemFault::fail(
                                        tiers::FileSystemFault::Operation::rename, 2, ENOSPC)});
     files = owner.get();
-    const auto use_files = [files](swap::RuntimeOptions& options) {
-      for (swap::PathOptions& path : options.paths) path.file_system = files;
-    };
-    const OneRank run = OneRank::create(config, two_units(), {.runtime_options = use_files}).value();
+    const auto use_files = [files](swap::PathOptions& path) { path.file_system = files; };
+    const OneRank run = OneRank::create(config, two_units(), {.durable_files = use_files}).value();
     run.initialize();
     run.train();
     (void)run.engine().commit().value();

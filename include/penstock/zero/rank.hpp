@@ -47,8 +47,8 @@ struct RankHooks {
   /// Changes the options with which the rank is about to create its runtime: file systems, I/O engines and faults of
   /// the paths, an idle handler.
   std::function<void(swap::RuntimeOptions&)> runtime_options = {};
-  /// Of a durable run: changes how manifests and the copies of what is in memory are read and written, by default as
-  /// the first path of the runtime.
+  /// Of a durable run: changes how its directories are judged, and how manifests and the copies of what is in memory
+  /// are read and written.
   std::function<void(swap::PathOptions&)> durable_files = {};
   std::function<void(Engine::Options&)> engine_options = {};
   /// Called after the engines are destroyed and before its runtime is.

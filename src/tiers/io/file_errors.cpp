@@ -9,11 +9,12 @@ namespace penstock::tiers {
 const char* advice_for(int errno_value) {
   switch (errno_value) {
     case EACCES:
-    case EPERM: return "name a directory that this user may write to, or change its permissions";
+    case EPERM: return "give this user the permissions for it, or name another directory";
     case EROFS: return "name a directory on a file system that is not mounted read-only";
     case EEXIST: return "remove it, or choose another name";
     case ENOENT: return "check the name; directories must exist";
     case ENOTDIR: return "name a directory: a part of this path is a file";
+    case EISDIR: return "move the directory of this name away, or choose another name";
     case EMFILE: return "raise the limit on open files of this process (ulimit -n)";
     case ENFILE: return "raise the limit on open files of the machine (fs.file-max)";
     case ENOMEM:
@@ -35,7 +36,10 @@ const char* advice_for(int errno_value) {
 
 Error explain(Error error, int errno_value) {
   switch (errno_value) {
-    case ELOOP: return std::move(error).reason("a symbolic link, which is not followed");
+    case ELOOP:
+      return std::move(error)
+          .reason("a symbolic link, which is not followed")
+          .advice("replace it by what it points to");
     case EXDEV: return std::move(error).reason("a file can be renamed within one file system only");
     case EINTR:
       return std::move(error).reason("interrupted by signals " + std::to_string(interruptions_max) +

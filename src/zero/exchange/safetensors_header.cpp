@@ -240,7 +240,7 @@ Result<SafetensorsHeader> SafetensorsHeader::parse(std::string_view json, ByteCo
         .reason("the file is shorter than its tensors")
         .wanted(header.data)
         .got(data)
-        .advice("download it again; or cut it after the header, which suffices");
+        .advice("download it again");
   }
   return damaged(name, "the file is longer than its tensors").wanted(header.data).got(data);
 }

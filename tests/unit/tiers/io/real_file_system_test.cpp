@@ -328,7 +328,8 @@ TEST(RealFileSystem, FollowsNoLinkToAFile) {
   EXPECT_EQ(files.create(dangling, 0_B, DirectIo::off).error().code(), ErrorCode::already_exists);
   EXPECT_EQ(files.open(link, DirectIo::off).error().message(),
             "a symbolic link, which is not followed: " + link.string() +
-                ": Too many levels of symbolic links [FileSystem::open]");
+                ": Too many levels of symbolic links [FileSystem::open]\n  try     replace it by what it "
+                "points to");
   EXPECT_EQ(files.lock(directory.path()).error().code(), ErrorCode::invalid_argument);
 
   std::string text;

@@ -101,7 +101,7 @@ TEST(ConfigCheckPaths, DistinguishesADirectoryThatCannotBeExaminedFromOneThatDoe
   std::filesystem::permissions(directory.path() / "closed", std::filesystem::perms::owner_all);
 
   EXPECT_TRUE(contains(closed, "cannot be examined: Permission denied")) << closed;
-  EXPECT_TRUE(contains(closed, "try     name a directory that this user may write to")) << closed;
+  EXPECT_TRUE(contains(closed, "try     give this user the permissions for it")) << closed;
   EXPECT_TRUE(contains(failed, "cannot be examined: Input/output error")) << failed;
   EXPECT_TRUE(contains(failed, "try     check the kernel log (dmesg)")) << failed;
   EXPECT_TRUE(contains(missing, "does not exist")) << missing;
