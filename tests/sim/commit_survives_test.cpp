@@ -87,12 +87,14 @@ TEST(CommitSurvives, AManifestThatAppearsAfterItsDeadline) {
   config.penstock.io_deadline_seconds = 1;
   std::string digest;
   {
-    // The third rename is that of manifest 2; the second one writes the number of the run.
-    tiers::FaultFileSystem files(tiers::real_file_system(), {{.operation = Operation::rename,
-                                                              .occurrence = 2,
-                                                              .effect = tiers::FileSystemFault::Effect::delay,
-                                                              .delay = std::chrono::milliseconds(1500)}});
-    const OneRank run = OneRank::create(config, two_units(), on(files)).value();
+    // The third rename is that of manifest 2; the second one writes the number of the run. Never destroyed: the late
+    // call may still use it.
+    static auto* const files = new tiers::FaultFileSystem(tiers::real_file_system(),
+                                                          {{.operation = Operation::rename,
+                                                            .occurrence = 2,
+                                                            .effect = tiers::FileSystemFault::Effect::delay,
+                                                            .delay = std::chrono::milliseconds(1500)}});
+    const OneRank run = OneRank::create(config, two_units(), on(*files)).value();
     run.initialize();
     (void)run.engine().commit().value();
     run.train();

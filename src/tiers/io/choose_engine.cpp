@@ -17,9 +17,10 @@ namespace penstock::tiers {
 
 namespace {
 
-Result<std::unique_ptr<IoEngine>> make(EngineChoice choice, std::uint32_t depth) {
+Result<std::unique_ptr<IoEngine>> make(EngineChoice choice, std::uint32_t depth, EngineFiles files) {
   switch (choice) {
-    case EngineChoice::io_uring: return create_uring_engine({.depth = depth});
+    case EngineChoice::io_uring:
+      return create_uring_engine({.depth = depth, .register_files = files == EngineFiles::one});
     case EngineChoice::libaio: return create_aio_engine({.depth = depth});
     case EngineChoice::threads:
     case EngineChoice::automatic: break;
@@ -62,7 +63,7 @@ Result<void> try_out(EngineChoice choice, const File::Properties& file) {
   std::unique_ptr<void, decltype(&std::free)> block(std::aligned_alloc(size, size), &std::free);
   if (!block) return Error::from_errno("choose_engine", ENOMEM).wanted(ByteCount(size));
   // With a separate instance: a ring belongs to the first thread that submits to it.
-  PENSTOCK_TRY_ASSIGN(auto engine, make(choice, 1));
+  PENSTOCK_TRY_ASSIGN(auto engine, make(choice, 1, EngineFiles::one));
   engine->attach(file.handle, {});
   const IoRequest read{.operation = IoOperation::read,
                        .file = file.handle,
@@ -87,13 +88,14 @@ std::string_view to_string(EngineChoice choice) {
   return "unknown";
 }
 
-Result<ChosenEngine> choose_engine(EngineChoice choice, std::uint32_t depth, const File::Properties& file) {
+Result<ChosenEngine> choose_engine(EngineChoice choice, std::uint32_t depth, const File::Properties& file,
+                                   EngineFiles files) {
   ChosenEngine chosen;
   for (const auto candidate : {EngineChoice::io_uring, EngineChoice::libaio, EngineChoice::threads}) {
     if (choice != EngineChoice::automatic && choice != candidate) continue;
     if (choice == EngineChoice::automatic && candidate == EngineChoice::libaio && !file.direct) continue;
     auto works = try_out(candidate, file);
-    auto engine = works ? make(candidate, depth) : Result<std::unique_ptr<IoEngine>>(works.error());
+    auto engine = works ? make(candidate, depth, files) : Result<std::unique_ptr<IoEngine>>(works.error());
     if (engine) {
       chosen.engine = std::move(*engine);
       if (!chosen.reason.empty()) {

@@ -47,6 +47,7 @@ void add_device_adam_rows(BadArguments& bad);
 void add_cuda_device_adam_rows(BadArguments& bad);  ///< of CUDA device 0
 void add_device_rows(BadArguments& bad);
 void add_file_rows(BadArguments& bad);
+void add_transfer_rows(BadArguments& bad);
 void add_simulation_rows(BadArguments& bad);
 void add_runtime_rows(BadArguments& bad);
 void add_group_rows(BadArguments& bad);
