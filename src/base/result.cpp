@@ -79,24 +79,34 @@ std::string Error::format(const Quantity& quantity) {
   return to_exact_string(ByteCount(quantity.value));
 }
 
-std::string Error::message() const {
+Error::Fields Error::fields() const {
   const Text none;
   const Text& text = text_body_ ? *text_body_ : none;
+  Fields fields{.object = text.object,
+                .reason = text.reason,
+                .wanted = text.wanted.empty() ? format(wanted_) : text.wanted,
+                .got = text.got.empty() ? format(got_) : text.got,
+                .where = text.where,
+                .advice = text.advice,
+                .notes = text.notes,
+                .offset = {}};
+  if (offset_.unit != Unit::absent) fields.offset = FileOffset(offset_.value);
+  return fields;
+}
 
-  std::string out = text.reason.empty() ? std::string(to_string(code_)) : text.reason;
-  if (!text.object.empty()) out += ": " + text.object;
-  if (offset_.unit != Unit::absent) out += " at offset " + std::to_string(offset_.value);
-
-  const std::string wanted = text.wanted.empty() ? format(wanted_) : text.wanted;
-  const std::string got = text.got.empty() ? format(got_) : text.got;
-  if (!wanted.empty()) out += ", wanted " + wanted;
-  if (!got.empty()) out += ", got " + got;
+std::string Error::message() const {
+  const Fields fields = this->fields();
+  std::string out = fields.reason.empty() ? std::string(to_string(code_)) : fields.reason;
+  if (!fields.object.empty()) out += ": " + fields.object;
+  if (fields.offset) out += " at offset " + std::to_string(fields.offset->value());
+  if (!fields.wanted.empty()) out += ", wanted " + fields.wanted;
+  if (!fields.got.empty()) out += ", got " + fields.got;
   if (os_error_ != 0) out += ": " + std::string(std::strerror(os_error_));
   out += " [" + std::string(operation_) + "]";
 
-  if (!text.where.empty()) out += "\n  where   " + text.where;
-  for (const std::string& note : text.notes) out += "\n  " + note;
-  if (!text.advice.empty()) out += "\n  try     " + text.advice;
+  if (!fields.where.empty()) out += "\n  where   " + fields.where;
+  for (const std::string& note : fields.notes) out += "\n  " + note;
+  if (!fields.advice.empty()) out += "\n  try     " + fields.advice;
   return out;
 }
 

@@ -16,6 +16,7 @@ ROWS = {
     "tiers": {"base"},
     "swap": {"base", "tiers"},
     "zero": {"base", "kernels", "parallel", "cpu_adam", "tiers", "swap"},
+    "c": {"base", "kernels", "parallel", "cpu_adam", "tiers", "swap", "zero"},
 }
 # Vendor header → the folders whose sources may include it.
 VENDORS = {

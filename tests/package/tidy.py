@@ -24,7 +24,7 @@ import sys
 FUNCTION_LINES_MAX = 70
 LINE_MAX = 120  # clang-format does not divide comments
 
-SUFFIXES = {".cpp", ".hpp", ".cu", ".inl"}
+SUFFIXES = {".c", ".cpp", ".h", ".hpp", ".cu", ".inl"}
 CANNOT_CHECK = 77
 # Keywords at the start of a statement with parentheses and a block that is not a function.
 NO_FUNCTION = re.compile(r"\s*(if|else|for|while|switch|do|try|catch|namespace|class|struct|union|enum|return)\b")

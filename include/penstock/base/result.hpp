@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tl/expected.hpp>
@@ -84,6 +85,13 @@ class Error {
   /// The errno that caused it, 0 if none.
   [[nodiscard]] int os_error() const { return os_error_; }
 
+  /// What the members above have set, as texts; empty or none, where they have not.
+  struct Fields {
+    std::string object, reason, wanted, got, where, advice;
+    std::vector<std::string> notes;
+    std::optional<FileOffset> offset;
+  };
+  [[nodiscard]] Fields fields() const;
   /// One or more lines without a trailing newline: the cause, then indented `where`, notes and `try` (the advice).
   [[nodiscard]] std::string message() const;
 

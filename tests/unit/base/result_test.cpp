@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <cerrno>
 #include <memory>
+#include <string>
+#include <vector>
 
 namespace penstock {
 namespace {
@@ -31,6 +33,33 @@ TEST(Error, PutsPlaceNotesAndAdviceOnLinesOfTheirOwn) {
             "  where   offload_optimizer.nvme_path, ds_config.json line 14\n"
             "  needed  optimizer tiles 37.8 GiB\n"
             "  try     add a second path");
+}
+
+TEST(Error, GivesItsFieldsOneByOne) {
+  const Error::Fields none = Error(ErrorCode::io, "read").fields();
+  const Error::Fields fields = Error(ErrorCode::io, "read")
+                                   .object("a")
+                                   .reason("why")
+                                   .at(FileOffset(0))
+                                   .wanted(4_KiB)
+                                   .got("nothing")
+                                   .where("line 3")
+                                   .advice("repeat")
+                                   .note("one")
+                                   .note("two")
+                                   .fields();
+
+  EXPECT_EQ(none.object + none.reason + none.wanted + none.got + none.where + none.advice, "");
+  EXPECT_TRUE(none.notes.empty());
+  EXPECT_FALSE(none.offset);
+  EXPECT_EQ(fields.object, "a");
+  EXPECT_EQ(fields.reason, "why");
+  EXPECT_EQ(fields.wanted, "4.0 KiB (4096 B)");
+  EXPECT_EQ(fields.got, "nothing");
+  EXPECT_EQ(fields.where, "line 3");
+  EXPECT_EQ(fields.advice, "repeat");
+  EXPECT_EQ(fields.notes, (std::vector<std::string>{"one", "two"}));
+  EXPECT_EQ(fields.offset, FileOffset(0));
 }
 
 TEST(Error, KeepsItsTextWhenACopyIsExtended) {

@@ -1,0 +1,141 @@
+#pragma once
+
+#include <penstock/c/error.h>
+
+PENSTOCK_C_BEGIN
+
+/* Keeps tensors, which are named bytes, in host memory under a budget and in swap files, and moves them between the
+ * two. Every block that is read back is verified.
+ *
+ * Safe from any thread. Leases of a tensor belong to the thread that began them. */
+typedef struct penstock_runtime penstock_runtime;
+
+/* One directory on one drive. */
+typedef struct penstock_path {
+  size_t size;
+  const char* directory;
+  uint64_t capacity;        /* most bytes of its swap file, which are reserved */
+  double weight;            /* its share of the bytes is weight / (the sum of all weights); 0: 1 */
+  uint64_t request_bytes;   /* most bytes of one request; 0: 4 MiB */
+  uint64_t in_flight_bytes; /* 0: 16 MiB */
+  penstock_io_engine engine;
+  double deadline_seconds; /* for one request; 0: 60 */
+} penstock_path;
+
+typedef int32_t penstock_eviction;
+enum {
+  PENSTOCK_EVICT_PLANNED = 0, /* the tensor whose next use is furthest away, as the round before tells */
+  PENSTOCK_EVICT_LRU = 1      /* the least recently used one */
+};
+/* Whether the kernel may move host memory or swap it out. */
+typedef int32_t penstock_pinning;
+enum { PENSTOCK_PIN_NONE = 0, PENSTOCK_PIN_PREFERRED = 1, PENSTOCK_PIN_REQUIRED = 2 };
+
+typedef struct penstock_runtime_options {
+  size_t size;
+  uint64_t host_budget; /* bytes of host memory, allocated by the call */
+  const penstock_path* paths;
+  size_t path_count; /* 0: all tensors stay in memory */
+  penstock_pinning pinning;
+  penstock_eviction eviction;
+  uint64_t lookahead; /* most bytes that are loaded before their use is asked for; 0: 64 MiB */
+} penstock_runtime_options;
+
+/* Errors: PENSTOCK_NO_SPACE and PENSTOCK_PERMISSION, for the memory; those of a path, with its directory. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_create(
+    const penstock_runtime_options* options, penstock_runtime** runtime);
+/* Waits for the transfers in flight. The runtime ends once its leases and requests have ended too. */
+PENSTOCK_API void penstock_runtime_free(penstock_runtime* runtime);
+
+/* A tensor of a runtime. The number is not used again; 0 is none. */
+typedef uint64_t penstock_tensor;
+
+typedef struct penstock_tensor_options {
+  size_t size;
+  const char* name;     /* for messages; unique in the runtime */
+  uint64_t bytes;       /* more than 0 */
+  int32_t in_memory;    /* 1: it keeps a range of host memory; 0: it has an extent of a swap file */
+  int32_t write_behind; /* 1: stored as soon as a lease that changes it ends */
+} penstock_tensor_options;
+
+/* Adds a tensor, which has no contents.
+ *
+ * Errors: PENSTOCK_ALREADY_EXISTS, for a name that another tensor has; PENSTOCK_NO_SPACE, when no path has room;
+ * PENSTOCK_BUDGET_TOO_SMALL, when host memory has none or is smaller than the tensor. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_add(penstock_runtime* runtime,
+                                                                      const penstock_tensor_options* options,
+                                                                      penstock_tensor* tensor);
+/* Removes a tensor without leases, and frees what it has. Waits for its transfers. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_remove(penstock_runtime* runtime,
+                                                                         penstock_tensor tensor);
+/* Discards its contents, in memory and on disk. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_discard(penstock_runtime* runtime,
+                                                                          penstock_tensor tensor);
+
+/* What a lease allows. Any number of READ leases may exist at a time; the others are exclusive. */
+typedef int32_t penstock_access;
+enum {
+  PENSTOCK_READ = 0,
+  PENSTOCK_MODIFY = 1,
+  PENSTOCK_OVERWRITE = 2 /* does not load the tensor: bytes that are not written are undefined */
+};
+/* Access to a tensor's bytes in host memory, where they stay meanwhile. Used by the thread that began it. */
+typedef struct penstock_lease penstock_lease;
+
+/* Waits until the tensor is in memory. `data`, unless NULL, gets its address, and `bytes`, unless NULL, its size.
+ *
+ * Errors: PENSTOCK_BUDGET_TOO_SMALL, naming the leases, when memory has no room and no transfer can free any;
+ * PENSTOCK_INVALID_ARGUMENT, also for a tensor that is read before it was written, and when this thread holds a lease
+ * that excludes the new one; PENSTOCK_CORRUPTED, PENSTOCK_IO and others, of the disk. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_lease_begin(penstock_runtime* runtime,
+                                                                      penstock_tensor tensor,
+                                                                      penstock_access access,
+                                                                      penstock_lease** lease, void** data,
+                                                                      uint64_t* bytes);
+/* After MODIFY and OVERWRITE the tensor has new contents. Takes NULL. */
+PENSTOCK_API void penstock_lease_end(penstock_lease* lease);
+
+/* A lease that was asked for and not granted yet. */
+typedef struct penstock_request penstock_request;
+/* Asks for a lease and returns at once. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_request_begin(penstock_runtime* runtime,
+                                                                        penstock_tensor tensor,
+                                                                        penstock_access access,
+                                                                        penstock_request** request);
+/* Whether it was granted: `lease` gets the lease, or NULL while the request waits. Errors: those of
+ * penstock_lease_begin(); the request has ended then. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_request_poll(penstock_request* request,
+                                                                       penstock_lease** lease, void** data,
+                                                                       uint64_t* bytes);
+/* Withdraws the request, unless it was granted. Takes NULL. */
+PENSTOCK_API void penstock_request_end(penstock_request* request);
+
+/* Hints that the tensor is used soon: loads it when memory has room. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_prefetch(penstock_runtime* runtime,
+                                                                           penstock_tensor tensor);
+/* Ends a round of uses, such as a training step. Its order predicts that of the next round. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_end_round(penstock_runtime* runtime);
+/* Waits until every changed tensor that is written behind is on disk. Errors: that of the first store that failed. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_flush(penstock_runtime* runtime);
+/* The same, and makes the bytes durable. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_sync(penstock_runtime* runtime);
+
+typedef struct penstock_runtime_report {
+  size_t size;
+  uint64_t host_free;     /* bytes of the budget that no tensor has */
+  uint64_t bytes_read;    /* from the swap files, so far */
+  uint64_t bytes_written; /* to them */
+  uint64_t retries;       /* requests that were repeated */
+  double stall_seconds;   /* how long callers have waited */
+} penstock_runtime_report;
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_get_report(const penstock_runtime* runtime,
+                                                                             penstock_runtime_report* report);
+/* Options that are not in effect, with reasons. The caller frees the lines. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_notes(const penstock_runtime* runtime,
+                                                                        penstock_lines** lines);
+/* What has happened since the last call and was no error: stores that moved to another path, repeated requests. The
+ * caller frees the lines. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_take_messages(penstock_runtime* runtime,
+                                                                                penstock_lines** lines);
+
+PENSTOCK_C_END

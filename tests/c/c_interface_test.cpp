@@ -1,0 +1,463 @@
+#include "kit/scratch_directory.hpp"
+
+#include <penstock/penstock.h>
+#include <penstock/cpu_adam/adam.hpp>
+
+#include <gtest/gtest.h>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace penstock {
+namespace {
+
+using test::ScratchDirectory;
+
+struct Free {
+  void operator()(penstock_error* error) const { penstock_error_free(error); }
+  void operator()(penstock_files* files) const { penstock_files_free(files); }
+  void operator()(penstock_runtime* runtime) const { penstock_runtime_free(runtime); }
+  void operator()(penstock_workers* workers) const { penstock_workers_free(workers); }
+  void operator()(penstock_lines* lines) const { penstock_lines_free(lines); }
+};
+using OwnedError = std::unique_ptr<penstock_error, Free>;
+using Files = std::unique_ptr<penstock_files, Free>;
+using Runtime = std::unique_ptr<penstock_runtime, Free>;
+
+/// That the call was refused with `code`, by a message that contains `text`.
+void expect(penstock_error* returned, penstock_code code, const std::string& text) {
+  const OwnedError error(returned);
+  EXPECT_EQ(penstock_error_code(error.get()), code) << penstock_error_message(error.get());
+  EXPECT_NE(std::string(penstock_error_message(error.get())).find(text), std::string::npos)
+      << text << " in " << penstock_error_message(error.get());
+}
+void succeed(penstock_error* returned) {
+  const OwnedError error(returned);
+  ASSERT_EQ(error, nullptr) << penstock_error_message(error.get());
+}
+
+Files make_files() {
+  const penstock_files_options options{.size = sizeof(options)};
+  penstock_files* files = nullptr;
+  succeed(penstock_files_create(&options, &files));
+  return Files(files);
+}
+/// With room for four tensors of 64 KiB in memory, and for 16 on disk.
+Runtime make_runtime(const ScratchDirectory& scratch) {
+  const std::string directory = scratch.path().string();
+  const penstock_path path{.size = sizeof(path), .directory = directory.c_str(), .capacity = 1 << 20};
+  const penstock_runtime_options options{
+      .size = sizeof(options), .host_budget = 256 << 10, .paths = &path, .path_count = 1};
+  penstock_runtime* runtime = nullptr;
+  succeed(penstock_runtime_create(&options, &runtime));
+  return Runtime(runtime);
+}
+penstock_tensor add(const Runtime& runtime, const char* name, std::uint64_t bytes = 64 << 10) {
+  const penstock_tensor_options options{.size = sizeof(options), .name = name, .bytes = bytes};
+  penstock_tensor tensor = 0;
+  succeed(penstock_runtime_add(runtime.get(), &options, &tensor));
+  return tensor;
+}
+
+TEST(CErrors, HaveTheirFieldsOneByOne) {
+  const Files files = make_files();
+  const OwnedError error(penstock_files_begin_read(files.get(), "/penstock-none/file", 0, nullptr, 0));
+
+  EXPECT_EQ(penstock_error_code(error.get()), PENSTOCK_NOT_FOUND);
+  EXPECT_STREQ(penstock_error_code_name(PENSTOCK_NOT_FOUND), "not found");
+  EXPECT_STREQ(penstock_error_text(error.get(), PENSTOCK_ERROR_OBJECT), "/penstock-none/file");
+  EXPECT_STREQ(penstock_error_text(error.get(), PENSTOCK_ERROR_OPERATION), "FileSystem::open_to_read");
+  EXPECT_STRNE(penstock_error_text(error.get(), PENSTOCK_ERROR_ADVICE), "");
+  EXPECT_STREQ(penstock_error_text(error.get(), PENSTOCK_ERROR_GOT), "");
+  EXPECT_STREQ(penstock_error_text(error.get(), 99), "");
+  EXPECT_EQ(penstock_error_os_error(error.get()), ENOENT);
+  EXPECT_EQ(penstock_error_offset(error.get()), -1);
+  EXPECT_EQ(penstock_error_note(error.get(), 0), nullptr);
+}
+
+TEST(CErrors, OfASucceedingCallAreNull) {
+  EXPECT_EQ(penstock_error_code(nullptr), PENSTOCK_OK);
+  EXPECT_STREQ(penstock_error_message(nullptr), "");
+  EXPECT_STREQ(penstock_error_text(nullptr, PENSTOCK_ERROR_OBJECT), "");
+  EXPECT_EQ(penstock_error_note(nullptr, 0), nullptr);
+  EXPECT_EQ(penstock_error_offset(nullptr), -1);
+  EXPECT_EQ(penstock_error_os_error(nullptr), 0);
+  penstock_error_free(nullptr);
+  EXPECT_STREQ(penstock_error_code_name(PENSTOCK_OK), "ok");
+  EXPECT_STREQ(penstock_error_code_name(-1), "unknown");
+  EXPECT_STREQ(penstock_error_code_name(1000), "unknown");
+}
+
+/// Every function, with NULL for each of its pointers that must not be.
+TEST(CInterface, RefusesNull) {
+  const ScratchDirectory scratch;
+  const Files files = make_files();
+  const Runtime runtime = make_runtime(scratch);
+  const penstock_files_options files_options{.size = sizeof(files_options)};
+  const penstock_runtime_options runtime_options{.size = sizeof(runtime_options), .host_budget = 1 << 20};
+  const penstock_tensor_options tensor_options{.size = sizeof(tensor_options), .name = nullptr, .bytes = 8};
+  const penstock_tile tile{.size = sizeof(tile), .elements = 1};
+  const penstock_hyperparameters hyperparameters{.size = sizeof(hyperparameters)};
+  penstock_files* no_files = nullptr;
+  penstock_runtime* no_runtime = nullptr;
+  penstock_tensor tensor = 0;
+  penstock_lease* lease = nullptr;
+  penstock_request* request = nullptr;
+  penstock_lines* lines = nullptr;
+  float value = 0;
+  const std::vector<std::pair<const char*, std::function<penstock_error*()>>> calls = {
+      {"options", [&] { return penstock_files_create(nullptr, &no_files); }},
+      {"files", [&] { return penstock_files_create(&files_options, nullptr); }},
+      {"files", [&] { return penstock_files_begin_read(nullptr, "a", 0, &value, 4); }},
+      {"path", [&] { return penstock_files_begin_read(files.get(), nullptr, 0, &value, 4); }},
+      {"null", [&] { return penstock_files_begin_read(files.get(), "/etc/passwd", 0, nullptr, 4); }},
+      {"files", [&] { return penstock_files_begin_write(nullptr, "a", 0, &value, 4); }},
+      {"path", [&] { return penstock_files_begin_write(files.get(), nullptr, 0, &value, 4); }},
+      {"files", [&] { return penstock_files_wait(nullptr, nullptr); }},
+      {"files", [&] { return penstock_files_notes(nullptr, &lines); }},
+      {"lines", [&] { return penstock_files_notes(files.get(), nullptr); }},
+      {"workers", [&] { return penstock_workers_create(1, nullptr); }},
+      {"bytes", [&] { return penstock_tile_state_bytes(0, 0, 1, nullptr); }},
+      {"tile", [&] { return penstock_tile_initialize(nullptr, &value, 0, nullptr); }},
+      {"tile.parameter", [&] { return penstock_tile_initialize(&tile, &value, 0, nullptr); }},
+      {"tile", [&] { return penstock_tile_step(nullptr, &hyperparameters, 1, 1, nullptr, nullptr); }},
+      {"hyperparameters", [&] { return penstock_tile_step(&tile, nullptr, 1, 1, nullptr, nullptr); }},
+      {"tile", [&] { return penstock_tile_read(nullptr, 0, 0, 1, &value); }},
+      {"values", [&] { return penstock_tile_read(&tile, 0, 0, 1, nullptr); }},
+      {"tile", [&] { return penstock_tile_restore(nullptr, &value, &value, &value, nullptr); }},
+      {"options", [&] { return penstock_runtime_create(nullptr, &no_runtime); }},
+      {"runtime", [&] { return penstock_runtime_create(&runtime_options, nullptr); }},
+      {"runtime", [&] { return penstock_runtime_add(nullptr, &tensor_options, &tensor); }},
+      {"options", [&] { return penstock_runtime_add(runtime.get(), nullptr, &tensor); }},
+      {"options.name", [&] { return penstock_runtime_add(runtime.get(), &tensor_options, &tensor); }},
+      {"tensor", [&] { return penstock_runtime_add(runtime.get(), &tensor_options, nullptr); }},
+      {"runtime", [&] { return penstock_runtime_remove(nullptr, 1); }},
+      {"runtime", [&] { return penstock_runtime_discard(nullptr, 1); }},
+      {"runtime", [&] { return penstock_lease_begin(nullptr, 1, PENSTOCK_READ, &lease, nullptr, nullptr); }},
+      {"lease",
+       [&] { return penstock_lease_begin(runtime.get(), 1, PENSTOCK_READ, nullptr, nullptr, nullptr); }},
+      {"runtime", [&] { return penstock_request_begin(nullptr, 1, PENSTOCK_READ, &request); }},
+      {"request", [&] { return penstock_request_begin(runtime.get(), 1, PENSTOCK_READ, nullptr); }},
+      {"request", [&] { return penstock_request_poll(nullptr, &lease, nullptr, nullptr); }},
+      {"runtime", [&] { return penstock_runtime_prefetch(nullptr, 1); }},
+      {"runtime", [&] { return penstock_runtime_end_round(nullptr); }},
+      {"runtime", [&] { return penstock_runtime_flush(nullptr); }},
+      {"runtime", [&] { return penstock_runtime_sync(nullptr); }},
+      {"runtime", [&] { return penstock_runtime_get_report(nullptr, nullptr); }},
+      {"report", [&] { return penstock_runtime_get_report(runtime.get(), nullptr); }},
+      {"runtime", [&] { return penstock_runtime_notes(nullptr, &lines); }},
+      {"lines", [&] { return penstock_runtime_notes(runtime.get(), nullptr); }},
+      {"runtime", [&] { return penstock_runtime_take_messages(nullptr, &lines); }},
+      {"lines", [&] { return penstock_runtime_take_messages(runtime.get(), nullptr); }},
+  };
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    SCOPED_TRACE("call " + std::to_string(i));
+    expect(calls[i].second(), PENSTOCK_INVALID_ARGUMENT, calls[i].first);
+  }
+  penstock_files_free(nullptr);
+  penstock_runtime_free(nullptr);
+  penstock_workers_free(nullptr);
+  penstock_lines_free(nullptr);
+  penstock_lease_end(nullptr);
+  penstock_request_end(nullptr);
+  EXPECT_EQ(penstock_files_started(nullptr), 0u);
+  EXPECT_EQ(penstock_lines_count(nullptr), 0u);
+  EXPECT_EQ(penstock_lines_get(nullptr, 0), nullptr);
+}
+
+TEST(CStructs, HaveASizeThatAVersionHas) {
+  penstock_files* files = nullptr;
+  for (const std::size_t size :
+       {std::size_t{0}, sizeof(std::size_t), std::size_t{1} << 20, ~std::size_t{0}}) {
+    const penstock_files_options options{.size = size};
+    expect(penstock_files_create(&options, &files), PENSTOCK_INVALID_ARGUMENT, "options.size");
+  }
+  const ScratchDirectory scratch;
+  const Runtime runtime = make_runtime(scratch);
+  penstock_runtime_report report{.size = 0};
+  expect(penstock_runtime_get_report(runtime.get(), &report), PENSTOCK_INVALID_ARGUMENT, "report.size");
+  EXPECT_EQ(files, nullptr);
+}
+
+/// A program that was compiled with headers of another version.
+TEST(CStructs, AreThoseOfAnotherVersionToo) {
+  struct Later {
+    penstock_files_options known;
+    std::uint64_t added;
+  };
+  penstock_files* made = nullptr;
+  Later later{.known = {.size = sizeof(Later)}, .added = 0};
+  succeed(penstock_files_create(&later.known, &made));
+  penstock_files_free(std::exchange(made, nullptr));
+  later.added = 1;
+  expect(penstock_files_create(&later.known, &made), PENSTOCK_UNSUPPORTED, "newer libpenstock.so");
+
+  const ScratchDirectory scratch;
+  const Runtime runtime = make_runtime(scratch);
+  penstock_runtime_report report{.size = 2 * sizeof(std::size_t), .bytes_read = 77};  // an earlier version's
+  succeed(penstock_runtime_get_report(runtime.get(), &report));
+  EXPECT_EQ(report.host_free, std::uint64_t{256} << 10);
+  EXPECT_EQ(report.bytes_read, 77u) << "the caller's version does not have this member";
+  EXPECT_EQ(report.size, 2 * sizeof(std::size_t));
+}
+
+TEST(CStructs, InAnArrayHaveTheSizeOfTheirVersion) {
+  const ScratchDirectory scratch;
+  const std::string directory = scratch.path().string();
+  struct Later {
+    penstock_path known;
+    std::uint64_t added[3];
+  };
+  std::array<Later, 2> paths{};
+  for (Later& path : paths)
+    path.known = {.size = sizeof(Later), .directory = directory.c_str(), .capacity = 1 << 20};
+  const penstock_runtime_options options{
+      .size = sizeof(options), .host_budget = 1 << 20, .paths = &paths[0].known, .path_count = 2};
+  penstock_runtime* runtime = nullptr;
+  succeed(penstock_runtime_create(&options, &runtime));
+  penstock_runtime_free(runtime);
+}
+
+TEST(CInterface, RefusesNumbersThatNameNothing) {
+  const ScratchDirectory scratch;
+  const std::string directory = scratch.path().string();
+  const Runtime runtime = make_runtime(scratch);
+  const penstock_tensor tensor = add(runtime, "tensor");
+  penstock_files* files = nullptr;
+  penstock_lease* lease = nullptr;
+  std::uint64_t bytes = 0;
+  for (const std::int32_t number : {-1, 6, 256, 257, std::numeric_limits<std::int32_t>::min()}) {
+    const penstock_files_options options{.size = sizeof(options), .engine = number};
+    expect(penstock_files_create(&options, &files), PENSTOCK_INVALID_ARGUMENT, "options.engine");
+    expect(penstock_lease_begin(runtime.get(), tensor, number, &lease, nullptr, nullptr),
+           PENSTOCK_INVALID_ARGUMENT, "access");
+    expect(penstock_tile_state_bytes(number, PENSTOCK_ADAM, 1, &bytes), PENSTOCK_INVALID_ARGUMENT, "format");
+    expect(penstock_tile_state_bytes(PENSTOCK_STATE_FP32, number, 1, &bytes), PENSTOCK_INVALID_ARGUMENT,
+           "optimizer");
+    const penstock_runtime_options pinned{.size = sizeof(pinned), .host_budget = 1 << 20, .pinning = number};
+    penstock_runtime* none = nullptr;
+    expect(penstock_runtime_create(&pinned, &none), PENSTOCK_INVALID_ARGUMENT, "options.pinning");
+    const penstock_runtime_options evicting{
+        .size = sizeof(evicting), .host_budget = 1 << 20, .eviction = number};
+    expect(penstock_runtime_create(&evicting, &none), PENSTOCK_INVALID_ARGUMENT, "options.eviction");
+    const penstock_tile tile{.size = sizeof(tile), .gradient_dtype = number};
+    expect(penstock_tile_initialize(&tile, nullptr, 0, nullptr), PENSTOCK_INVALID_ARGUMENT,
+           "tile.gradient_dtype");
+  }
+  for (const double seconds : {-1.0, 1e12, std::nan(""), static_cast<double>(INFINITY)}) {
+    const penstock_files_options options{.size = sizeof(options), .deadline_seconds = seconds};
+    expect(penstock_files_create(&options, &files), PENSTOCK_INVALID_ARGUMENT, "options.deadline_seconds");
+  }
+  expect(penstock_lease_begin(runtime.get(), 0, PENSTOCK_READ, &lease, nullptr, nullptr),
+         PENSTOCK_INVALID_ARGUMENT, "");
+  expect(penstock_lease_begin(runtime.get(), 12345, PENSTOCK_READ, &lease, nullptr, nullptr),
+         PENSTOCK_INVALID_ARGUMENT, "");
+  EXPECT_EQ(lease, nullptr);
+}
+
+TEST(CRuntime, LoadsWhatWasEvicted) {
+  const ScratchDirectory scratch;
+  const Runtime runtime = make_runtime(scratch);
+  std::vector<penstock_tensor> tensors;
+  for (int i = 0; i < 8; ++i) tensors.push_back(add(runtime, ("tensor " + std::to_string(i)).c_str()));
+  for (std::size_t round = 0; round < 3; ++round) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      penstock_lease* lease = nullptr;
+      void* data = nullptr;
+      std::uint64_t bytes = 0;
+      succeed(penstock_lease_begin(runtime.get(), tensors[i],
+                                   round == 0 ? PENSTOCK_OVERWRITE : PENSTOCK_MODIFY, &lease, &data, &bytes));
+      ASSERT_EQ(bytes, 64u << 10);
+      auto* const values = static_cast<unsigned char*>(data);
+      for (std::size_t at = 0; at < bytes; at += 1000) {
+        if (round > 0) {
+          ASSERT_EQ(values[at], static_cast<unsigned char>(i + at + round - 1));
+        }
+        values[at] = static_cast<unsigned char>(i + at + round);
+      }
+      penstock_lease_end(lease);
+    }
+    succeed(penstock_runtime_end_round(runtime.get()));
+  }
+  succeed(penstock_runtime_sync(runtime.get()));
+  for (const penstock_tensor tensor : tensors) succeed(penstock_runtime_remove(runtime.get(), tensor));
+  expect(penstock_runtime_remove(runtime.get(), tensors[0]), PENSTOCK_INVALID_ARGUMENT, "");
+}
+
+TEST(CRuntime, GrantsARequestLater) {
+  const ScratchDirectory scratch;
+  const Runtime runtime = make_runtime(scratch);
+  const penstock_tensor tensor = add(runtime, "tensor");
+  penstock_lease *writer = nullptr, *reader = nullptr;
+  succeed(penstock_lease_begin(runtime.get(), tensor, PENSTOCK_OVERWRITE, &writer, nullptr, nullptr));
+  penstock_request* request = nullptr;
+  succeed(penstock_request_begin(runtime.get(), tensor, PENSTOCK_READ, &request));
+  succeed(penstock_request_poll(request, &reader, nullptr, nullptr));
+  EXPECT_EQ(reader, nullptr) << "the writer has it";
+  penstock_lease_end(writer);
+  void* data = nullptr;
+  while (reader == nullptr) {
+    succeed(penstock_request_poll(request, &reader, &data, nullptr));
+    std::this_thread::yield();
+  }
+  EXPECT_NE(data, nullptr);
+  expect(penstock_request_poll(request, &reader, nullptr, nullptr), PENSTOCK_FAILED_STATE, "it has ended");
+  penstock_lease_end(reader);
+  penstock_request_end(request);
+}
+
+TEST(CRuntime, LivesAsLongAsItsLeases) {
+  const ScratchDirectory scratch;
+  Runtime runtime = make_runtime(scratch);
+  const penstock_tensor tensor = add(runtime, "tensor");
+  penstock_lease* lease = nullptr;
+  penstock_request* request = nullptr;
+  void* data = nullptr;
+  succeed(penstock_lease_begin(runtime.get(), tensor, PENSTOCK_OVERWRITE, &lease, &data, nullptr));
+  succeed(penstock_request_begin(runtime.get(), tensor, PENSTOCK_READ, &request));
+  runtime.reset();
+  std::memset(data, 7, 64 << 10);
+  penstock_lease_end(lease);
+  penstock_request_end(request);
+}
+
+TEST(CRuntime, SaysWhatDoesNotFit) {
+  const ScratchDirectory scratch;
+  const Runtime runtime = make_runtime(scratch);
+  penstock_tensor tensor = 0;
+  const penstock_tensor_options large{.size = sizeof(large), .name = "large", .bytes = 16 << 20};
+  expect(penstock_runtime_add(runtime.get(), &large, &tensor), PENSTOCK_BUDGET_TOO_SMALL, "large");
+  const penstock_tensor_options empty{.size = sizeof(empty), .name = "empty"};
+  expect(penstock_runtime_add(runtime.get(), &empty, &tensor), PENSTOCK_INVALID_ARGUMENT, "empty");
+  std::vector<penstock_lease*> leases(4);
+  for (std::size_t i = 0; i < leases.size(); ++i) {
+    const std::string name = "held " + std::to_string(i);
+    succeed(penstock_lease_begin(runtime.get(), add(runtime, name.c_str()), PENSTOCK_OVERWRITE, &leases[i],
+                                 nullptr, nullptr));
+  }
+  penstock_lease* more = nullptr;
+  expect(
+      penstock_lease_begin(runtime.get(), add(runtime, "more"), PENSTOCK_OVERWRITE, &more, nullptr, nullptr),
+      PENSTOCK_BUDGET_TOO_SMALL, "held 2");
+  for (penstock_lease* const lease : leases) penstock_lease_end(lease);
+}
+
+/// The same bits as the C++ function, for each format and optimizer.
+TEST(CTile, IsUpdatedAsInCpp) {
+  constexpr std::uint64_t count = 40'000;
+  std::vector<float> initial(count);
+  std::vector<std::uint16_t> gradient(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    initial[i] = 0.001f * static_cast<float>(i % 501) - 0.2f;
+    gradient[i] = static_cast<std::uint16_t>(0x3c00 + i % 512 + (i % 2) * 0x8000);
+  }
+  penstock_workers* made = nullptr;
+  succeed(penstock_workers_create(2, &made));
+  const std::unique_ptr<penstock_workers, Free> workers(made);
+  for (std::int32_t format = PENSTOCK_STATE_FP32; format <= PENSTOCK_STATE_MOMENTS_BF16; ++format) {
+    SCOPED_TRACE(format);
+    std::uint64_t bytes = 0;
+    succeed(penstock_tile_state_bytes(format, PENSTOCK_ADAM, count, &bytes));
+    std::vector<std::uint64_t> c_state(bytes / 8 + 1), cpp_state(bytes / 8 + 1);
+    std::vector<std::uint16_t> c_parameter(count), cpp_parameter(count);
+    const penstock_tile tile{.size = sizeof(tile),
+                             .state = c_state.data(),
+                             .gradient = gradient.data(),
+                             .parameter = c_parameter.data(),
+                             .elements = count,
+                             .gradient_dtype = PENSTOCK_BF16,
+                             .parameter_dtype = PENSTOCK_BF16,
+                             .format = format,
+                             .first_element = 5};
+    const cpu_adam::AdamTile expected{
+        .state = HostSpan(reinterpret_cast<std::byte*>(cpp_state.data()), ByteCount(bytes)),
+        .gradient = ConstHostSpan(std::span(std::as_const(gradient))),
+        .parameter = HostSpan(std::span(cpp_parameter)),
+        .elements = ElementCount(count),
+        .format = static_cast<cpu_adam::StateFormat>(format),
+        .first_element = 5};
+    succeed(penstock_tile_initialize(&tile, initial.data(), PENSTOCK_FP32, nullptr));
+    cpu_adam::initialize_tile(ConstHostSpan(std::span(std::as_const(initial))), DType::fp32, expected)
+        .value();
+    const penstock_hyperparameters hyperparameters{.size = sizeof(hyperparameters),
+                                                   .learning_rate = 0.01f,
+                                                   .beta1 = 0.8f,
+                                                   .beta2 = 0.99f,
+                                                   .epsilon = 1e-6f,
+                                                   .weight_decay = 0.1f,
+                                                   .decoupled_decay = 1,
+                                                   .bias_correction = 1};
+    for (std::uint64_t step = 1; step <= 3; ++step) {
+      succeed(penstock_tile_step(&tile, &hyperparameters, step, 0.5f, workers.get(), nullptr));
+      (void)cpu_adam::adam_step(
+          {.learning_rate = 0.01f, .beta1 = 0.8f, .beta2 = 0.99f, .epsilon = 1e-6f, .weight_decay = 0.1f},
+          step, 0.5f, expected)
+          .value();
+    }
+    EXPECT_TRUE(c_state == cpp_state);
+    EXPECT_TRUE(c_parameter == cpp_parameter);
+
+    std::array<std::vector<float>, 3> states;
+    for (std::int32_t kind = PENSTOCK_MASTER; kind <= PENSTOCK_SECOND_MOMENT; ++kind) {
+      states[static_cast<std::size_t>(kind)].resize(count);
+      succeed(penstock_tile_read(&tile, kind, 0, count, states[static_cast<std::size_t>(kind)].data()));
+    }
+    std::fill(c_state.begin(), c_state.end(), 0);
+    succeed(
+        penstock_tile_restore(&tile, states[0].data(), states[1].data(), states[2].data(), workers.get()));
+    EXPECT_TRUE(c_parameter == cpp_parameter);
+    if (format != PENSTOCK_STATE_SPLIT_Q8) {
+      EXPECT_TRUE(c_state == cpp_state);
+    }
+  }
+}
+
+TEST(CTile, NamesTheMemberThatIsWrong) {
+  std::vector<std::uint64_t> state(1000);
+  std::vector<float> parameter(100), gradient(100);
+  const penstock_tile good{.size = sizeof(good),
+                           .state = state.data(),
+                           .gradient = gradient.data(),
+                           .parameter = parameter.data(),
+                           .elements = 100};
+  const penstock_hyperparameters hyperparameters{
+      .size = sizeof(hyperparameters), .learning_rate = 1, .beta1 = 0.9f};
+  succeed(penstock_tile_step(&good, &hyperparameters, 1, 1, nullptr, nullptr));
+  penstock_tile without_gradient = good;
+  without_gradient.gradient = nullptr;
+  expect(penstock_tile_step(&without_gradient, &hyperparameters, 1, 1, nullptr, nullptr),
+         PENSTOCK_INVALID_ARGUMENT, "gradient");
+  penstock_tile misaligned = good;
+  misaligned.state = reinterpret_cast<std::byte*>(state.data()) + 1;
+  expect(penstock_tile_step(&misaligned, &hyperparameters, 1, 1, nullptr, nullptr), PENSTOCK_INVALID_ARGUMENT,
+         "state");
+  penstock_tile huge = good;
+  huge.elements = ~std::uint64_t{0};
+  expect(penstock_tile_step(&huge, &hyperparameters, 1, 1, nullptr, nullptr), PENSTOCK_INVALID_ARGUMENT, "");
+  expect(penstock_tile_step(&good, &hyperparameters, 0, 1, nullptr, nullptr), PENSTOCK_INVALID_ARGUMENT,
+         "step");
+  penstock_hyperparameters wrong = hyperparameters;
+  wrong.beta1 = 1;
+  expect(penstock_tile_step(&good, &wrong, 1, 1, nullptr, nullptr), PENSTOCK_INVALID_ARGUMENT, "beta1");
+  std::vector<float> values(100);
+  expect(penstock_tile_read(&good, PENSTOCK_MASTER, 1, 100, values.data()), PENSTOCK_INVALID_ARGUMENT, "");
+  expect(penstock_tile_restore(&good, nullptr, values.data(), values.data(), nullptr),
+         PENSTOCK_INVALID_ARGUMENT, "master");
+  penstock_tile lion = good;
+  lion.optimizer = PENSTOCK_LION;
+  lion.format = PENSTOCK_STATE_SPLIT_Q8;
+  expect(penstock_tile_step(&lion, &hyperparameters, 1, 1, nullptr, nullptr), PENSTOCK_UNSUPPORTED, "lion");
+  penstock_workers* workers = nullptr;
+  for (const std::uint32_t threads : {0u, 5000u})
+    expect(penstock_workers_create(threads, &workers), PENSTOCK_INVALID_ARGUMENT, "threads");
+}
+
+}  // namespace
+}  // namespace penstock
