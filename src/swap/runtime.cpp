@@ -250,7 +250,11 @@ void Runtime::release_generation(std::uint64_t generation) {
 
 Result<void> Runtime::sync() {
   PENSTOCK_TRY(flush());
-  return RuntimeInternals(*this).sync_files();
+  const auto paths = [this] {
+    const std::lock_guard lock(state_->mutex);
+    return state_->residency.paths_with_contents();
+  };
+  return RuntimeInternals(*this).sync_files(paths());
 }
 
 std::vector<std::string> Runtime::take_messages() {

@@ -40,10 +40,10 @@ void RuntimeInternals::start(Move move) const {
   state_.wake(std::move(lock));
 }
 
-Result<void> RuntimeInternals::sync_files() const {
+Result<void> RuntimeInternals::sync_files(const std::set<std::uint32_t>& paths) const {
   Result<void> outcome = ok();
-  std::size_t left = state_.paths.size();  // with the lock held
-  for (std::uint32_t path = 0; path < state_.paths.size(); ++path) {
+  std::size_t left = paths.size();  // with the lock held
+  for (const std::uint32_t path : paths) {
     Move move;
     move.then(state_.transfers.disk_hop(tiers::IoOperation::flush, {.path = path}, {}));
     move.on_event = [this, &outcome, &left, path](HopState state, const Result<void>& result) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,8 +44,8 @@ class RuntimeInternals {
   /// Requests a lease that the mover takes.
   [[nodiscard]] PendingLease request_for_mover(tiers::TensorId tensor, Access access,
                                                Use use = Use::recorded) const;
-  /// Flushes all swap files. Blocks. Errors: see Runtime::sync().
-  Result<void> sync_files() const;
+  /// Flushes the swap files of these paths. Blocks. Errors: see Runtime::sync().
+  Result<void> sync_files(const std::set<std::uint32_t>& paths) const;
   /// Write-behinds that are not stored yet.
   [[nodiscard]] std::size_t stores_pending() const;
   /// Makes the mover poll its moves. Safe from any thread, including executor threads.

@@ -240,6 +240,21 @@ TEST_P(FileOperations, RemovesANameAndKeepsTheBytesOfOpenFiles) {
   EXPECT_EQ(text_of("manifest"), "second");
 }
 
+TEST_P(FileOperations, KnowsTheNameOfAnOpenFile) {
+  const File file = files().create(at("a"), 4_KiB, DirectIo::off).value();
+  EXPECT_TRUE(files().is_named(file.handle(), at("a")).value());
+  EXPECT_FALSE(files().is_named(file.handle(), at("b")).value());
+
+  ASSERT_TRUE(files().rename(at("a"), at("b")));
+  EXPECT_FALSE(files().is_named(file.handle(), at("a")).value());
+  EXPECT_TRUE(files().is_named(file.handle(), at("b")).value());
+
+  const File other = files().create(at("a"), 4_KiB, DirectIo::off).value();
+  EXPECT_FALSE(files().is_named(file.handle(), at("a")).value());
+  ASSERT_TRUE(files().remove(at("b")));
+  EXPECT_FALSE(files().is_named(file.handle(), at("b")).value());
+}
+
 TEST_P(FileOperations, ListsTheNamesInOrder) {
   for (const char* name : {"manifest.10", "b", "manifest.9", "a", "B"}) make(name, "");
   const File scratch = files().create_scratch(bench_->directory, 4_KiB, DirectIo::off).value();

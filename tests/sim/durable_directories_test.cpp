@@ -365,5 +365,100 @@ TEST(DurableDirectories, LoseWhatRanksThatARunNoLongerHasHaveLeft) {
   }
 }
 
+/// The part of one rank is that of an earlier commit, or of another run.
+TEST(DurableDirectories, AreOfOneTimeAndOneRunOnAllRanks) {
+  for (const OffloadDevice to : {OffloadDevice::nvme, OffloadDevice::cpu}) {
+    for (const std::uint32_t rank : {0u, 1u}) {
+      for (const bool of_another_run : {false, true}) {
+        SCOPED_TRACE(std::to_string(rank) + (of_another_run ? " of another run" : " of another time"));
+        const ScratchDirectory scratch;
+        const fs::path run = scratch.path() / "run", other = scratch.path() / "other",
+                       part = run / ("rank000" + std::to_string(rank)), away = scratch.path() / "away";
+        ASSERT_FALSE(run_of(run, 2, 1, to).error);
+        if (of_another_run) {
+          ASSERT_FALSE(run_of(other, 2, 1, to).error);
+        } else {
+          fs::copy(run, other, fs::copy_options::recursive);
+        }
+        ASSERT_FALSE(run_of(run, 2, 2, to).error);
+        fs::rename(part, away);
+        fs::rename(other / part.filename(), part);
+        const auto before = files_below(scratch.path());
+
+        const RunResult refused = run_of(run, 2, 3, to);
+
+        ASSERT_TRUE(refused.error);
+        const std::string message = refused.error->message();
+        EXPECT_EQ(to_string(refused.error->code()),
+                  to_string(of_another_run ? ErrorCode::invalid_argument : ErrorCode::corrupted))
+            << message;
+        EXPECT_NE(message.find(of_another_run ? "another run" : part.string()), std::string::npos) << message;
+        EXPECT_EQ(files_below(scratch.path()), before);
+        fs::remove_all(part);
+        fs::rename(away, part);
+        const RunResult again = run_of(run, 2, 3, to);
+        EXPECT_FALSE(again.error) << again.error->message();
+      }
+    }
+  }
+}
+
+TEST(DurableDirectories, LoseWhatAReplacementHasLeft) {
+  const ScratchDirectory scratch;
+  const Config config = config_of({scratch.path() / "run"});
+  (void)go_on(config);
+  const fs::path part = scratch.path() / "run" / "rank0000";
+  for (const char* name :
+       {"engine0-000000000007.manifest.new", "engine0.run.new", "engine1.run.new", "mine.new"})
+    std::ofstream(part / name) << "x";
+
+  (void)go_on(config);
+
+  EXPECT_FALSE(fs::exists(part / "engine0-000000000007.manifest.new"));
+  EXPECT_FALSE(fs::exists(part / "engine0.run.new"));
+  EXPECT_TRUE(fs::exists(part / "engine1.run.new")) << "another engine's";
+  EXPECT_TRUE(fs::exists(part / "mine.new"));
+}
+
+TEST(DurableDirectories, TakeNoCheckpoints) {
+  const ScratchDirectory scratch;
+  const fs::path own = scratch.path() / "own", theirs = scratch.path() / "theirs",
+                 link = scratch.path() / "link", checkpoints = scratch.path() / "checkpoints";
+  (void)go_on(config_of({theirs}));
+  const OneRank run = OneRank::create(config_of({own})).value();
+  run.initialize();
+  ASSERT_TRUE(run.engine().save_checkpoint(checkpoints));
+  fs::create_directory_symlink(own, link);
+  const auto before = files_below(scratch.path());
+  run.train();
+
+  for (const fs::path& directory :
+       {own, own / "." / "", link, own / "rank0000", theirs, theirs / "rank0000",
+        checkpoints / "global_step0", checkpoints / "global_step0" / "rank0000"}) {
+    const auto refused = run.engine().save_checkpoint(directory);
+    ASSERT_FALSE(refused) << directory;
+    EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument) << refused.error().message();
+    EXPECT_NE(refused.error().message().find("another directory"), std::string::npos);
+  }
+
+  EXPECT_EQ(files_below(scratch.path()), before);
+  EXPECT_TRUE(run.engine().save_checkpoint(checkpoints));
+}
+
+TEST(DurableDirectories, NameTheCheckpointThatIsNotThere) {
+  const ScratchDirectory scratch;
+  const fs::path checkpoints = scratch.path() / "checkpoints";
+  fs::create_directory(checkpoints);
+  std::ofstream(checkpoints / "latest") << "global_step77";
+  const OneRank run = OneRank::create(config_of({scratch.path() / "run"})).value();
+
+  const auto refused = run.engine().load_checkpoint(checkpoints);
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::not_found) << refused.error().message();
+  for (const std::string& text : {(checkpoints / "latest").string(), std::string("global_step77")})
+    EXPECT_NE(refused.error().message().find(text), std::string::npos) << refused.error().message();
+}
+
 }  // namespace
 }  // namespace penstock::zero::test

@@ -219,7 +219,7 @@ bool HostResidency::evict_one() {
     return true;
   }
   // One store at a time suffices for progress; more might write copies that need not be evicted.
-  if (storing_.empty()) start_store(*victim);
+  if (storing_.empty()) start_write_behind(*victim);
   return false;
 }
 

@@ -164,6 +164,8 @@ class HostResidency {
 
   /// True when all write-behinds are stored.
   [[nodiscard]] bool all_stored() const { return stores_pending() == 0 && failed_stores_.empty(); }
+  /// Where tensors are stored; a path from which all have moved is not among them.
+  [[nodiscard]] std::set<std::uint32_t> paths_with_contents() const;
   /// Stores in flight and queued.
   [[nodiscard]] std::size_t stores_pending() const { return storing_.size() + to_store_.size(); }
   /// Whether a write-behind failed and take_store_error() was not called since. Until that call no request gets room:
@@ -215,7 +217,8 @@ class HostResidency {
 
   // Loads and stores (host_residency_moves.cpp).
   void start_load(tiers::TensorId tensor, tiers::Reservation reservation, bool verify);
-  bool start_store(tiers::TensorId tensor);
+  [[nodiscard]] Result<void> start_store(tiers::TensorId tensor);
+  void start_write_behind(tiers::TensorId tensor);
   void start_stores();
   void load_failed(tiers::TensorId tensor, const Error& error);
   bool store_elsewhere(tiers::TensorId tensor, const tiers::Extent& place, const Error& error);

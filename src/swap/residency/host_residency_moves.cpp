@@ -66,23 +66,23 @@ void HostResidency::start_stores() {
     const TensorId tensor = to_store_.front();
     to_store_.pop_front();
     const tiers::HostCopy& copy = store_.copy(tensor);
-    if (copy.state == CopyState::dirty && !copy.exclusive) start_store(tensor);
+    if (copy.state == CopyState::dirty && !copy.exclusive) start_write_behind(tensor);
   }
 }
 
-/// False when no path has room. For a dirty copy that is an error, which take_store_error() returns.
-bool HostResidency::start_store(TensorId tensor) {
-  const auto place = evacuation_.place_for(tensor);
-  if (!place) {
-    const bool would_be_lost = store_.copy(tensor).state == CopyState::dirty;
-    if (would_be_lost && !evacuation_.has_failed_store(tensor)) fail_store(tensor, place.error());
-    return false;
-  }
+/// Of a dirty copy. That no path has room is an error, which take_store_error() returns.
+void HostResidency::start_write_behind(TensorId tensor) {
+  if (auto started = start_store(tensor); !started) fail_store(tensor, std::move(started).error());
+}
+
+/// Errors: no_space, when no path has room.
+Result<void> HostResidency::start_store(TensorId tensor) {
+  PENSTOCK_TRY_ASSIGN(const Extent place, evacuation_.place_for(tensor));
   store_.begin_store(tensor);
-  storing_.emplace(tensor, *place);
+  storing_.emplace(tensor, place);
   update_policies(tensor);
-  effects_.store(tensor, *place);
-  return true;
+  effects_.store(tensor, place);
+  return ok();
 }
 
 void HostResidency::fail_store(TensorId tensor, Error error) {
@@ -104,6 +104,7 @@ void HostResidency::finish_store(TensorId tensor, const Result<void>& result) {
   } else if (unwanted_.contains(tensor)) {
     if (place != *description.extent) extents_.release(place);
     evacuation_.note_fault(place, result.error());
+    evacuation_.store_ended(tensor);
   } else if (store_elsewhere(tensor, place, result.error())) {
     return;
   }
@@ -221,6 +222,15 @@ Result<void> HostResidency::pin_earlier(const PinnedExtent& pinned) {
   ledger_.predict(tiers::Tier::nvme, pinned.purpose, extent.length);
   ledger_.hold(tiers::Tier::nvme, pinned.purpose, extent.length);
   return ok();
+}
+
+std::set<std::uint32_t> HostResidency::paths_with_contents() const {
+  std::set<std::uint32_t> paths;
+  for (const TensorId tensor : store_.tensors()) {
+    const auto& extent = store_.description(tensor).extent;
+    if (extent && store_.stored(tensor)) paths.insert(extent->path);
+  }
+  return paths;
 }
 
 void HostResidency::note_lost_writes(std::uint32_t path, const Error& error) {

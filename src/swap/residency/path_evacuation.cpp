@@ -1,20 +1,13 @@
 #include "swap/residency/path_evacuation.hpp"
 
+#include "base/notes.hpp"
+
 #include <algorithm>
 
 namespace penstock::swap {
 
 using tiers::Extent;
 using tiers::TensorId;
-
-namespace {
-
-std::string first_line(const Error& error) {
-  const std::string text = error.message();
-  return text.substr(0, text.find('\n'));
-}
-
-}  // namespace
 
 void PathEvacuation::note_fault(const Extent& extent, const Error& error) {
   if (!extents_.in_use(extent.path) || error.code() == ErrorCode::no_space) return;

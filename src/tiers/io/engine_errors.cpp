@@ -15,6 +15,11 @@ std::string completion_text(const std::string& engine, int errno_value) {
 }
 
 Error request_error(const char* operation, const std::string& engine, int errno_value) {
+  if (errno_value == EINVAL) {  // the request was right: no misuse by the caller
+    return Error(ErrorCode::io, operation)
+        .reason("the kernel refuses a request of " + engine + ": " + std::strerror(errno_value))
+        .advice("check the kernel log (dmesg), and the limit on file sizes (ulimit -f)");
+  }
   Error error = Error::from_errno(operation, errno_value);
   if (errno_value == ECANCELED) {
     return std::move(error)

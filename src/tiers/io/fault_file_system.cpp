@@ -119,6 +119,10 @@ void FaultFileSystem::close(FileHandle handle) noexcept {
   state_->files.erase(handle);
 }
 
+Result<bool> FaultFileSystem::is_named(FileHandle file, const std::filesystem::path& path) {
+  return state_->wrapped.is_named(file, path);
+}
+
 std::string FaultFileSystem::type_name(const std::filesystem::path& directory) {
   return state_->wrapped.type_name(directory);
 }

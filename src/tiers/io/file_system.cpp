@@ -47,6 +47,10 @@ Result<File> FileSystem::open_to_read(const std::filesystem::path& path, DirectI
   return open(path, direct);
 }
 
+Result<bool> FileSystem::is_named(FileHandle, const std::filesystem::path&) {
+  return true;
+}
+
 Result<void> FileSystem::clone(const File::Properties&, FileOffset, const File::Properties& file, FileOffset,
                                ByteCount) {
   return no_clone(file.name, "its file system has none");

@@ -173,6 +173,17 @@ class RealFileSystem final : public FileSystem {
     return available(status);
   }
 
+  Result<bool> is_named(FileHandle file, const std::filesystem::path& path) override {
+    struct stat open {
+    }, named{};
+    if (::fstat(static_cast<int>(file), &open) != 0)
+      return file_error("FileSystem::is_named", path.string(), errno);
+    if (::stat(kernel_name(path), &named) == 0)
+      return open.st_dev == named.st_dev && open.st_ino == named.st_ino;
+    if (errno == ENOENT || errno == ENOTDIR) return false;
+    return file_error("FileSystem::is_named", path.string(), errno);
+  }
+
   std::string type_name(const std::filesystem::path& directory) override {
     struct statfs status {};
     if (::statfs(kernel_name(directory), &status) != 0) return "unknown";

@@ -140,6 +140,12 @@ Result<DirectoryLock> SimDisk::lock(const std::filesystem::path& directory) {
   return DirectoryLock(std::move(lock_file));
 }
 
+Result<bool> SimDisk::is_named(FileHandle file, const std::filesystem::path& path) {
+  const SimFile* const open = state_->find(file);
+  if (open == nullptr) return file_error("FileSystem::is_named", path.string(), EBADF);
+  return state_->names.find(path).get() == open;
+}
+
 Result<ByteCount> SimDisk::free_space(const std::filesystem::path&) {
   return state_->options.capacity - state_->used;
 }

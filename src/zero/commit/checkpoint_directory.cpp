@@ -126,15 +126,30 @@ Result<void> CheckpointDirectory::remove_parts(std::uint64_t step, std::uint32_t
   return ok();
 }
 
-Result<void> CheckpointDirectory::check_latest() {
+Result<void> CheckpointDirectory::check_usable() {
+  constexpr const char* operation = "Engine::save_checkpoint";
+  auto names = bounded<std::vector<std::string>>(
+      options_, operation, options_.directory,
+      [files = options_.files, directory = options_.directory] { return files->list(directory); });
+  if (!names && names.error().code() == ErrorCode::not_found) return ok();
+  PENSTOCK_TRY_ASSIGN(const auto present, std::move(names));
+  const auto is_of_a_run = [](const std::string& name) {
+    const auto rank = number_in<std::uint32_t>(name, "rank", "");
+    return (rank && rank_name(*rank) == name) || name == tiers::DirectoryLock::file_name;
+  };
+  if (std::any_of(present.begin(), present.end(), is_of_a_run)) {
+    return Error::invalid_argument(operation)
+        .object(options_.directory.string())
+        .reason("it is a durable directory, a checkpoint, or a part of one")
+        .advice("name another directory, for checkpoints alone");
+  }
   const std::filesystem::path name = options_.directory / latest;
-  auto opened = bounded<void>(options_, "Engine::save_checkpoint", name,
-                              [files = options_.files, name]() -> Result<void> {
-                                const auto file = files->open_to_read(name, tiers::DirectIo::off);
-                                return file ? ok() : Result<void>(file.error());
-                              });
+  auto opened = bounded<void>(options_, operation, name, [files = options_.files, name]() -> Result<void> {
+    const auto file = files->open_to_read(name, tiers::DirectIo::off);
+    return file ? ok() : Result<void>(file.error());
+  });
   if (opened || opened.error().code() != ErrorCode::invalid_argument) return ok();
-  return Error::invalid_argument("Engine::save_checkpoint")
+  return Error::invalid_argument(operation)
       .object(name.string())
       .reason("it is no file, and cannot be made to name the checkpoint")
       .advice("move it away, or name another directory");
@@ -213,7 +228,17 @@ Result<std::filesystem::path> CheckpointDirectory::find(const char* operation) {
   }
   PENSTOCK_TRY(tag);
   tag->erase(tag->find_last_not_of(" \t\r\n") + 1);  // of an editor, as DeepSpeed reads it
-  if (number_in<std::uint64_t>(*tag, tag_prefix, "")) return directory / *tag;
+  if (number_in<std::uint64_t>(*tag, tag_prefix, "")) {
+    const std::filesystem::path named = directory / *tag;
+    const auto listed = bounded<std::vector<std::string>>(
+        options_, operation, named, [files = options_.files, named] { return files->list(named); });
+    if (listed || listed.error().code() != ErrorCode::not_found) return named;
+    return Error(ErrorCode::not_found, operation)
+        .object(name.string())
+        .reason("it names a checkpoint that is not there")
+        .got(*tag)
+        .advice("name one of the checkpoints beside it, or write its name into this file");
+  }
   return Error::invalid_argument(operation)
       .object(name.string())
       .reason("it names no checkpoint")

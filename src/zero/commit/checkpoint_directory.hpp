@@ -52,8 +52,9 @@ class CheckpointDirectory {
   [[nodiscard]] Result<std::unique_ptr<RankDirectory>> open(std::uint64_t step, std::uint32_t engine);
   /// Removes an incomplete part of the rank, as far as possible.
   void remove_own(std::uint64_t step, std::uint32_t engine);
-  /// Errors: invalid_argument, if `latest` is something else than a file, which set_latest() could not replace.
-  Result<void> check_latest();
+  /// Errors: invalid_argument, if the directory is a durable directory, a checkpoint or a part of one, or if `latest`
+  /// is something else than a file, which set_latest() could not replace.
+  Result<void> check_usable();
   /// Makes `latest` name the checkpoint of a step, durably. Every rank may call it.
   Result<void> set_latest(std::uint64_t step);
   /// This rank's share of the parts of checkpoints of a run, and of those without a manifest, up to `step`.

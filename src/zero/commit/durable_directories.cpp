@@ -1,5 +1,6 @@
 #include "zero/commit/durable_directories.hpp"
 
+#include "base/notes.hpp"
 #include "tiers/io/bounded_call.hpp"
 #include "zero/commit/checkpoint_directory.hpp"
 #include "zero/commit/generations.hpp"
@@ -165,39 +166,70 @@ Result<void> check_marks(const Options& options, const std::vector<ManifestId>& 
           .object(part)
           .reason("it belongs to a run of which no commit is here")
           .wanted("a manifest of engine " + std::to_string(engine) + " in one of the durable directories")
-          .advice("name all directories of that run, and mount their drives; or remove " + part +
-                  " for a new run");
+          .advice(
+              "name all directories of that run, mount their drives, and bring back what was removed; for a "
+              "new run, name another directory");
     }
   }
   return ok();
 }
 
-/// Whether this rank's part of a commit that no rank can be without is away: another rank has the run's number, no
-/// commit that the ranks here have is whole, and one has no part of this rank. Errors: not_found.
-Result<void> check_own_part(const Options& options, const Manifests& own) {
+/// What this rank can see of the parts of all ranks, for one engine.
+struct VisibleParts {
+  std::vector<FoundManifest> manifests;
+  std::map<std::uint32_t, RankDirectory::Run> marks;  // by rank
+  std::vector<std::string> damaged;                   // one line each
+};
+
+/// By engine.
+Result<std::map<std::uint32_t, VisibleParts>> visible_parts(const Options& options) {
+  std::map<std::uint32_t, VisibleParts> parts;
   PENSTOCK_TRY_ASSIGN(const auto ranks, ranks_in(options));
-  std::map<std::uint32_t, std::vector<FoundManifest>> found;  // by engine
   for (const std::uint32_t rank : ranks) {
     PENSTOCK_TRY_ASSIGN(const auto marks, RankDirectory::marks_of(options, rank));
-    for (const auto& [engine, run] : marks) {
-      if (own.contains(engine)) continue;
-      PENSTOCK_TRY_ASSIGN(const auto generations, RankDirectory::generations_of(options, rank, engine));
-      for (const std::uint64_t generation : generations) {
-        const auto one = RankDirectory::read_of(options, rank, engine, generation);
-        if (one) found[engine].push_back({one->run, generation, one->attempt, one->ranks, rank});
+    for (const auto& [engine, run] : marks) parts[engine].marks.emplace(rank, run);
+    PENSTOCK_TRY_ASSIGN(const auto ids, RankDirectory::manifests_of(options, rank));
+    for (const auto& [engine, generation] : ids) {
+      const auto one = RankDirectory::read_of(options, rank, engine, generation);
+      if (one) {
+        parts[engine].manifests.push_back({one->run, generation, one->attempt, one->ranks, rank});
+      } else if (is_damage(one.error())) {
+        parts[engine].damaged.push_back(first_line(one.error()));
       }
     }
   }
-  for (const auto& [engine, manifests] : found) {
-    const auto whole = choose_generation(manifests, options.directories.front().string());
-    const auto missing = newest_missing_part(manifests);
-    const bool is_away = whole && !*whole && missing && options.rank < missing->ranks;
-    if (!is_away) continue;
-    return Error(ErrorCode::corrupted, operation)
-        .object((options.directories.front() / rank_name(options.rank)).string())
-        .reason("commit " + std::to_string(missing->generation) + " of " + std::to_string(missing->ranks) +
-                " ranks has no part of rank " + std::to_string(options.rank))
-        .advice("bring that directory back; or name another durable directory for a new run");
+  return parts;
+}
+
+/// Only a run with a complete commit has a number in its directories. Errors: invalid_argument.
+Result<void> check_one_mark(const Options& options, const VisibleParts& parts) {
+  for (const auto& [rank, run] : parts.marks) {
+    const auto& [first, first_run] = *parts.marks.begin();
+    if (run == first_run) continue;
+    return Error::invalid_argument(operation)
+        .object((options.directories.front() / rank_name(rank)).string())
+        .reason("it belongs to another run than " + rank_name(first) + " beside it, and no commit is whole")
+        .advice("bring the directories of one run together");
+  }
+  return ok();
+}
+
+/// Whether a part of the last commit is away, of this rank or of one whose directory this rank can see. Errors:
+/// corrupted; invalid_argument, for directories of two runs.
+Result<void> check_parts(const Options& options) {
+  PENSTOCK_TRY_ASSIGN(const auto all, visible_parts(options));
+  PENSTOCK_TRY_ASSIGN(const auto ranks, ranks_in(options));
+  for (const auto& [engine, parts] : all) {
+    if (parts.marks.empty()) continue;  // no commit was complete
+    PENSTOCK_TRY_ASSIGN(const auto whole,
+                        choose_generation(parts.manifests, options.directories.front().string()));
+    if (whole) continue;
+    PENSTOCK_TRY(check_one_mark(options, parts));
+    const auto missing = newest_missing_part(parts.manifests);
+    const bool is_here = missing && (missing->rank == options.rank ? options.rank < missing->ranks
+                                                                   : std::find(ranks.begin(), ranks.end(),
+                                                                               missing->rank) != ranks.end());
+    if (is_here) return missing_part(operation, options, *missing, parts.damaged);
   }
   return ok();
 }
@@ -227,9 +259,25 @@ Result<void> check_files_of_any(const Options& options, const std::vector<Manife
 
 }  // namespace
 
+Error missing_part(const char* operation, const Options& where, const MissingPart& missing,
+                   const std::vector<std::string>& damaged) {
+  Error error =
+      Error(ErrorCode::corrupted, operation)
+          .object((where.directories.front() / rank_name(missing.rank)).string())
+          .reason("commit " + std::to_string(missing.generation) + " of " + std::to_string(missing.ranks) +
+                  " ranks has no part of rank " + std::to_string(missing.rank));
+  for (const std::string& one : damaged) error = std::move(error).note("damaged " + one);
+  return std::move(error).advice(
+      damaged.empty() ? "bring that directory back as it was with those of the other ranks; or "
+                        "name another durable directory for a new run"
+                      : "bring that file back; or name another durable directory for a new run");
+}
+
 Result<std::vector<fs::path>> absolute_names(const std::vector<fs::path>& directories) {
   std::vector<fs::path> names;
   for (const fs::path& one : directories) {
+    if (one.empty())
+      return Error::invalid_argument(operation).object("directory").reason("its name is empty");
     std::error_code error;
     names.push_back(fs::absolute(one, error));
     if (!error) continue;
@@ -260,10 +308,11 @@ Result<std::vector<fs::path>> manifests_first(const Options& options) {
     PENSTOCK_TRY_ASSIGN(const bool is_home, has_manifests(only(options, ordered[i])));
     if (!is_home) continue;
     if (found != ordered.size()) {
+      PENSTOCK_TRY(check_differ(options, ordered[found], ordered[i]));
       return Error::invalid_argument(operation)
           .object(ordered[i].string())
-          .reason("it has a run of its own, beside that in " + ordered[found].string())
-          .advice(own_directory);
+          .reason("it has a run of its own, or a copy of that in " + ordered[found].string())
+          .advice(std::string(own_directory) + "; of a copy, name one");
     }
     found = i;
   }
@@ -286,7 +335,7 @@ Result<std::map<std::uint32_t, std::vector<Manifest>>> committed_manifests(const
     PENSTOCK_TRY(check_one_run(options, of_engine));
     PENSTOCK_TRY(check_files_of_any(options, of_engine));
   }
-  PENSTOCK_TRY(check_own_part(options, manifests));
+  PENSTOCK_TRY(check_parts(options));
   return manifests;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "zero/commit/generations.hpp"
 #include "zero/commit/rank_directory.hpp"
 
 #include <penstock/base/result.hpp>
@@ -7,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <string>
 #include <vector>
 
 namespace penstock::zero {
@@ -33,9 +35,14 @@ Result<void> check_directories(const RankDirectory::Options& options);
 ///
 /// Errors: not_found, if a directory has a run (RankDirectory::mark()) of which there is no manifest; not_found and
 /// truncated, naming the file, if each manifest of an engine refers to one that is not there as a whole;
-/// corrupted, if the rank's part of the last commit is away; invalid_argument, for directories of two runs; those of
-/// reading a manifest that is not damaged.
+/// corrupted, if a part of the last commit is away, of this rank or of another one whose directory this rank can see;
+/// invalid_argument, for directories of two runs; those of reading a manifest that is not damaged.
 [[nodiscard]] Result<std::map<std::uint32_t, std::vector<Manifest>>> committed_manifests(
     const RankDirectory::Options& options);
+
+/// The error of a commit without the part of a rank, whose directory it names. `damaged`: manifests that cannot be
+/// read, one line each.
+[[nodiscard]] Error missing_part(const char* operation, const RankDirectory::Options& where,
+                                 const MissingPart& missing, const std::vector<std::string>& damaged);
 
 }  // namespace penstock::zero

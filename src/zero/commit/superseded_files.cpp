@@ -59,7 +59,10 @@ Result<void> remove_unused_files(RankDirectory& directory, std::uint32_t engine,
     for (const std::string& file : manifest.files)
       used.insert(std::filesystem::path(file).filename().string());
   }
+  const std::string own = "engine" + std::to_string(engine);
   return directory.remove_files([&](std::string_view name) {
+    const bool is_own = name.starts_with(own + "-") || name.starts_with(own + ".");
+    if (is_own && name.ends_with(".new")) return true;  // of a replacement that has failed
     const bool is_of_another =
         name.starts_with("copies") && !name.starts_with("copies" + std::to_string(engine) + "-");
     return is_swap_file(name) && !is_of_another && !used.contains(std::string(name));

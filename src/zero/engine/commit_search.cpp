@@ -1,5 +1,8 @@
 #include "zero/engine/commit_search.hpp"
 
+#include "base/notes.hpp"
+#include "zero/commit/durable_directories.hpp"
+
 #include <algorithm>
 #include <random>
 #include <span>
@@ -40,7 +43,7 @@ Result<std::vector<FoundManifest>> find_here(const RankDirectory::Options& optio
                          .ranks = manifest->ranks,
                          .rank = rank});
       } else if (is_damage(manifest.error())) {
-        notes.push_back("not used: " + manifest.error().message());
+        notes.push_back("not used: " + first_line(manifest.error()));
       } else if (manifest.error().code() != ErrorCode::not_found) {  // its rank may have removed it meanwhile
         return manifest.error();
       }
@@ -101,11 +104,7 @@ Result<CommitSearch> search_commits(EngineContext& context, const char* operatio
   if (mine && !marks) mine = marks.error();
   // A first commit that a killed run has left is incomplete, and its run is marked nowhere.
   if (mine && !search.last && lost && (lost->generation > 1 || marks->contains(engine))) {
-    mine = Error(ErrorCode::corrupted, operation)
-               .object((where.directories.front() / rank_name(lost->rank)).string())
-               .reason("commit " + std::to_string(lost->generation) + " of " + std::to_string(lost->ranks) +
-                       " ranks has no part of rank " + std::to_string(lost->rank))
-               .advice("bring that directory back, or name another one");
+    mine = missing_part(operation, where, *lost, search.notes);
   }
   PENSTOCK_TRY(agree_on_outcome(context, operation, mine));
   if (search.last && lost && lost->generation > search.last->generation)

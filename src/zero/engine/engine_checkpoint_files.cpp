@@ -11,7 +11,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -25,27 +24,10 @@ Error no_name(const char* operation) {
   return Error::invalid_argument(operation).object("directory").reason("its name is empty");
 }
 
-/// Errors: invalid_argument.
-Result<void> check_not_durable(const std::filesystem::path& directory,
-                               const std::vector<std::filesystem::path>& durable) {
-  const auto plain = [](const std::filesystem::path& path) {
-    std::error_code error;
-    return (std::filesystem::absolute(path, error) / "").lexically_normal();
-  };
-  for (const std::filesystem::path& one : durable) {
-    if (plain(one) != plain(directory)) continue;
-    return Error::invalid_argument(saving)
-        .object(directory.string())
-        .reason("it is the run's durable directory")
-        .advice("name another directory, for checkpoints alone");
-  }
-  return ok();
-}
-
-/// Errors, on all ranks: already_exists; invalid_argument, for a `latest` that cannot be replaced.
+/// Errors, on all ranks: already_exists; invalid_argument, for a directory of another kind.
 Result<void> check_new(EngineContext& context, CheckpointDirectory& checkpoints, std::uint32_t engine) {
   const std::uint64_t step = context.completed_steps;
-  PENSTOCK_TRY(agree_on_outcome(context, saving, checkpoints.check_latest()));
+  PENSTOCK_TRY(agree_on_outcome(context, saving, checkpoints.check_usable()));
   PENSTOCK_TRY_ASSIGN(const auto whole, whole_commit(context, saving, checkpoints.part_of(step), engine));
   if (!whole) return ok();
   return Error(ErrorCode::already_exists, saving)
@@ -98,7 +80,6 @@ Result<SavedCheckpoint> EngineState::save_checkpoint(const std::filesystem::path
   PENSTOCK_TRY(check_commit(saving, options.client));
   PENSTOCK_TRY(check_same_arguments(directory, options.keep));
   if (directory.empty()) return no_name(saving);
-  PENSTOCK_TRY(check_not_durable(directory, commits_->where().directories));
   const RankDirectory::Options& durable = commits_->where();
   const std::uint32_t engine = options_.engine_number;
   const std::uint64_t step = context_.completed_steps;

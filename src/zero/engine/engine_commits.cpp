@@ -1,5 +1,6 @@
 #include "zero/engine/engine_commits.hpp"
 
+#include "tiers/io/bounded_call.hpp"
 #include "zero/commit/durable_directories.hpp"
 #include "zero/commit/superseded_files.hpp"
 #include "zero/layout/commit_parts.hpp"
@@ -189,16 +190,46 @@ void EngineCommits::give_up() {
   pending_.reset();
 }
 
+/// Makes the files of a runtime durable to which the manifest refers; there they have the numbers from `first_file` on.
+Result<void> EngineCommits::sync_files(swap::Runtime& runtime, const Manifest& manifest,
+                                       std::uint32_t first_file) const {
+  const std::vector<swap::PathReport> paths = runtime.paths();
+  std::set<std::uint32_t> used;
+  for (const CommittedTensor& tensor : manifest.tensors) {
+    if (tensor.file >= first_file && tensor.file - first_file < paths.size())
+      used.insert(tensor.file - first_file);
+  }
+  PENSTOCK_TRY(swap::RuntimeInternals(runtime).sync_files(used));
+  for (const std::uint32_t path : used) PENSTOCK_TRY(check_is_there(paths[path].file));
+  return ok();
+}
+
+/// A later process opens the file by its name. Errors: not_found.
+Result<void> EngineCommits::check_is_there(const tiers::File::Properties& file) const {
+  const RankDirectory::Options& options = directory_.options();
+  const auto is_there =
+      tiers::bounded_call<bool>(committing, file.name, options.deadline,
+                                [files = options.files, handle = file.handle, name = file.name] {
+                                  return files->is_named(handle, name);
+                                });
+  if (!is_there) return is_there.error();
+  if (*is_there) return ok();
+  return Error(ErrorCode::not_found, committing)
+      .object(file.name)
+      .reason("the file was removed, moved or replaced while the run has it open")
+      .advice(
+          "move it back; else end the run, and go on from the last commit or a checkpoint, if these are "
+          "whole");
+}
+
 /// Makes the bytes and the manifest of this rank durable.
 Result<void> EngineCommits::make_durable(Pending& commit) {
   Manifest& manifest = commit.manifest;
   PENSTOCK_TRY(commit.so_far);
-  if (copies_) PENSTOCK_TRY(copies_->finish());
-  PENSTOCK_TRY(context_.internals.sync_files());
+  const auto first_file = static_cast<std::uint32_t>(manifest.files.size());  // of the copies
   if (copies_) {
     swap::Runtime& runtime = copies_->runtime();
-    PENSTOCK_TRY(swap::RuntimeInternals(runtime).sync_files());
-    const auto first_file = static_cast<std::uint32_t>(manifest.files.size());
+    PENSTOCK_TRY(copies_->finish());
     for (const swap::PathReport& path : runtime.paths()) manifest.files.push_back(path.file.name);
     for (const CommitCopies::Copy& copy : copies_->copies()) {
       PENSTOCK_TRY(runtime.pin_extent(copy.tensor, pin_of(manifest.generation)));
@@ -206,6 +237,8 @@ Result<void> EngineCommits::make_durable(Pending& commit) {
       commit.report.copied += manifest.tensors.back().size;
     }
   }
+  PENSTOCK_TRY(sync_files(context_.runtime, manifest, 0));
+  if (copies_) PENSTOCK_TRY(sync_files(copies_->runtime(), manifest, first_file));
   std::sort(manifest.tensors.begin(), manifest.tensors.end(),
             [](const CommittedTensor& a, const CommittedTensor& b) { return a.key < b.key; });
   commit.report.manifest = ByteCount(manifest.encode().size());
@@ -260,6 +293,7 @@ Result<CommitReport> EngineCommits::complete(Pending& commit) {
 void EngineCommits::undo(const Pending& commit) {
   const std::uint64_t generation = commit.manifest.generation;
   ++failed_;
+  if (copies_) copies_->give_up();
   if (directory_.remove(engine_, generation) && !commit.may_be_late) {
     release(generation);
   } else {

@@ -87,6 +87,8 @@ class EngineCommits {
   Result<void> free_others();
   Result<void> open_copies();
   Result<void> pin_tensors(Pending& commit);
+  Result<void> sync_files(swap::Runtime& runtime, const Manifest& manifest, std::uint32_t first_file) const;
+  Result<void> check_is_there(const tiers::File::Properties& file) const;
   Result<void> make_durable(Pending& commit);
   Result<CommitReport> complete(Pending& commit);
   /// What is left to do once all ranks have the commit; an open() does it too.

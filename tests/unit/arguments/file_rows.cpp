@@ -95,6 +95,10 @@ void add_path_rows(BadArguments& bad) {
         (void)b.files->free_space(wrong);
         return harmless();
       });
+      with("FileSystem::is_named", "path", [=](Bench& b) {
+        const auto named = b.files->is_named(b.file.handle(), wrong);
+        return expect(!named || !*named, "the file has this name");
+      });
       if (wrong == "/proc") continue;  // a directory
       with("FileSystem::list", "directory", [=](Bench& b) { return fails(b.files->list(wrong)); });
       with("FileSystem::create_directory", "path",

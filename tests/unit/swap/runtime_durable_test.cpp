@@ -88,14 +88,18 @@ TEST(RuntimeWithANamedFile, RefusesPinnedBytesThatOverlap) {
   EXPECT_EQ(runtime.error().code(), ErrorCode::invalid_argument);
 }
 
-TEST(RuntimeSync, FlushesTheFileOfEveryPath) {
+TEST(RuntimeSync, FlushesTheFilesThatHaveTensors) {
   Simulation simulation({.host_budget = 1_MiB, .bandwidths = {1, 1}});
-  const auto tensor = add(*simulation.runtime, 16_KiB);
-  write(*simulation.runtime, tensor, 1);
+  const auto first = add(*simulation.runtime, 16_KiB), second = add(*simulation.runtime, 16_KiB);
+  ASSERT_EQ(simulation.runtime->tensors_on_path(0), std::vector{first});
 
+  write(*simulation.runtime, first, 1);
   ASSERT_TRUE(simulation.runtime->sync());
 
   EXPECT_EQ(simulation.faults(0).accepted(tiers::IoOperation::flush), 1u);
+  EXPECT_EQ(simulation.faults(1).accepted(tiers::IoOperation::flush), 0u) << "nothing is stored there";
+  write(*simulation.runtime, second, 1);
+  ASSERT_TRUE(simulation.runtime->sync());
   EXPECT_EQ(simulation.faults(1).accepted(tiers::IoOperation::flush), 1u);
 }
 
@@ -119,7 +123,7 @@ TEST(RuntimeSync, StoresElsewhereWhatAFailedFlushMayHaveLost) {
   simulation.run();
   EXPECT_TRUE(runtime.tensors_on_path(0).empty());
   for (const auto tensor : tensors) write(runtime, tensor, 2);
-  EXPECT_TRUE(runtime.flush());
+  EXPECT_TRUE(runtime.sync()) << "nothing is stored in the file that refuses flushes";
 }
 
 }  // namespace

@@ -61,11 +61,18 @@ std::vector<std::uint32_t> FoundCommits::engines() const {
 }
 
 Result<FoundCommits> find_commits(const std::vector<std::filesystem::path>& directories) {
-  zero::RankDirectory::Options options{.directories = directories};
-  if (directories.size() == 1) {
-    PENSTOCK_TRY_ASSIGN(options.directories.front(), resolve(directories.front()));
+  zero::RankDirectory::Options options;
+  PENSTOCK_TRY_ASSIGN(options.directories, zero::absolute_names(directories));
+  for (std::filesystem::path& one : options.directories) {
+    PENSTOCK_TRY_ASSIGN(const auto resolved, resolve(one));
+    if (directories.size() > 1 && resolved != one) {
+      return Error::invalid_argument("find_commits")
+          .object(one.string())
+          .reason("it has checkpoints, which are no part of a run in several directories")
+          .advice("name it alone");
+    }
+    one = resolved;
   }
-  PENSTOCK_TRY_ASSIGN(options.directories, zero::absolute_names(options.directories));
   for (const std::filesystem::path& one : options.directories)
     PENSTOCK_TRY(zero::RankDirectory::ranks({.directories = {one}}));
   PENSTOCK_TRY_ASSIGN(options.directories, zero::manifests_first(options));

@@ -89,6 +89,7 @@ class FaultFileSystem final : public FileSystem {
   Result<void> sync_directory(const std::filesystem::path& directory) override;
   Result<DirectoryLock> lock(const std::filesystem::path& directory) override;
   Result<ByteCount> free_space(const std::filesystem::path& directory) override;
+  Result<bool> is_named(FileHandle file, const std::filesystem::path& path) override;
   std::string type_name(const std::filesystem::path& directory) override;
 
   /// Appends a fault to the plan.

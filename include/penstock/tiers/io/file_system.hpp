@@ -214,6 +214,12 @@ class FileSystem {
   /// file system has no limit.
   virtual Result<ByteCount> free_space(const std::filesystem::path& directory) = 0;
 
+  /// Whether `path` is a name of the open file, and not of another one that has replaced it. By default true: the file
+  /// system does not know.
+  ///
+  /// Errors: those of reading a directory, but none for a name that does not exist.
+  virtual Result<bool> is_named(FileHandle file, const std::filesystem::path& path);
+
   /// "ext4", "tmpfs", …, or the file system's magic number in hexadecimal.
   virtual std::string type_name(const std::filesystem::path& directory) = 0;
 

@@ -65,6 +65,7 @@ class SimDisk final : public FileSystem {
   Result<void> sync_directory(const std::filesystem::path& directory) override;
   Result<DirectoryLock> lock(const std::filesystem::path& directory) override;
   Result<ByteCount> free_space(const std::filesystem::path& directory) override;
+  Result<bool> is_named(FileHandle file, const std::filesystem::path& path) override;
   std::string type_name(const std::filesystem::path&) override { return "simulated"; }
 
   /// Makes a directory, durable at once: files with names need one, scratch files do not.

@@ -58,6 +58,27 @@ TEST_F(PathEvacuationTest, StoresElsewhereWhatOnePathDidNotTake) {
   EXPECT_FALSE(residency.store_failed());
 }
 
+/// A commit gives its copies up when one cannot be written, and writes them again at the next one.
+TEST_F(PathEvacuationTest, StoresAgainWhatWasDiscardedWhileItsStoresFailed) {
+  const TensorId tensor = on(0).front();
+  const Error error(ErrorCode::io, "test");
+  acquire(tensor, Access::overwrite);
+  finish(take_effect(), error);  // elsewhere now
+  ASSERT_EQ(effects.front().place.path, 1u);
+  residency.discard(tensor);
+  finish(take_effect(), error);
+  const TensorId other = on(1).front();
+  for (int i = 0; i < 3; ++i) residency.note_corrupted(other, Error(ErrorCode::corrupted, "test"));
+  run();
+  ASSERT_FALSE(extents.in_use(1));
+
+  acquire(tensor, Access::overwrite);
+  run();
+
+  EXPECT_TRUE(tensors.stored(tensor));
+  EXPECT_TRUE(residency.all_stored());
+}
+
 TEST_F(PathEvacuationTest, RetiresAPathAtItsThirdFaultAndMovesWhatIsThereOneAtATime) {
   retire_first_path();
   residency.advance();
