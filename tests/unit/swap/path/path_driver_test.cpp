@@ -226,6 +226,8 @@ TEST_F(PathDriverTest, GivesUpBuffersThatTheKernelDoesNotRelease) {
 TEST_F(PathDriverTest, LeavesBuffersToRequestsThatArePastTheirDeadline) {
   gate_->withhold_completions(true);
   post(IoOperation::write, 1);
+  while (gate_->submitted() == 0) std::this_thread::yield();
+  gate_->wait_until_reaping();
   while (outcomes_.empty()) run_for(step);
   ASSERT_EQ(outcome(1).error().code(), ErrorCode::deadline_exceeded);
   gate_->hold(Gate::Call::detach);  // would never return
