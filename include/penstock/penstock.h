@@ -23,7 +23,13 @@
 #pragma once
 
 #include <penstock/c/common.h>
+#include <penstock/c/config.h>
+#include <penstock/c/durable.h>
+#include <penstock/c/engine.h>
 #include <penstock/c/error.h>
 #include <penstock/c/files.h>
+#include <penstock/c/layout.h>
 #include <penstock/c/optimizer.h>
+#include <penstock/c/park.h>
+#include <penstock/c/process_group.h>
 #include <penstock/c/runtime.h>

@@ -5,6 +5,7 @@
 #include <penstock/base/time.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -70,6 +71,20 @@ template <class T>
   std::memcpy(&read, given, std::min(given->size, sizeof(T)));
   return read;
 }
+/// Calls `visit` with each of `count` structs, which have the size of the caller's version, and returns its first
+/// error.
+///
+/// Errors: invalid_argument, for null, if there are any.
+template <class T, class Visit>
+Result<void> for_each_struct(const char* function, const char* argument, const T* first, std::size_t count,
+                             const Visit& visit) {
+  if (count == 0) return ok();
+  PENSTOCK_TRY(check_not_null(function, {{argument, first}}));
+  const auto* const bytes = reinterpret_cast<const std::byte*>(first);
+  for (std::size_t i = 0; i < count; ++i)
+    PENSTOCK_TRY(visit(reinterpret_cast<const T*>(bytes + i * first->size)));
+  return ok();
+}
 /// Checks a struct that write_struct() will fill. Errors: those of read_struct().
 template <class T>
 Result<void> check_written_struct(const char* function, const char* argument, const T* to) {
@@ -96,6 +111,10 @@ template <class Enum>
 /// `otherwise`, for 0. Errors: invalid_argument, for what is negative, not finite, or more than a century.
 [[nodiscard]] Result<TimePoint> duration(const char* function, const char* argument, double seconds,
                                          TimePoint otherwise);
+
+[[nodiscard]] inline double seconds_of(TimePoint time) {
+  return std::chrono::duration<double>(time).count();
+}
 
 /// Gives the object to the caller.
 template <class T>

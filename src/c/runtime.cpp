@@ -54,7 +54,6 @@ Result<swap::RuntimeOptions> read(const char* function, const penstock_runtime_o
       const auto eviction,
       c::enumerator<penstock_eviction>(function, "options.eviction", from.eviction, PENSTOCK_EVICT_LRU + 1));
   options.eviction = eviction == PENSTOCK_EVICT_LRU ? swap::Eviction::lru : swap::Eviction::planned;
-  if (from.path_count > 0) PENSTOCK_TRY(c::check_not_null(function, {{"options.paths", from.paths}}));
   constexpr std::size_t paths_max = 1024;
   if (from.path_count > paths_max) {
     return Error::invalid_argument(function)
@@ -62,13 +61,12 @@ Result<swap::RuntimeOptions> read(const char* function, const penstock_runtime_o
         .wanted("at most " + std::to_string(paths_max))
         .got(from.path_count);
   }
-  // The array has elements of the caller's size.
-  const auto* const first = reinterpret_cast<const std::byte*>(from.paths);
-  for (std::size_t i = 0; i < from.path_count; ++i) {
-    PENSTOCK_TRY_ASSIGN(auto path,
-                        read(function, reinterpret_cast<const penstock_path*>(first + i * from.paths->size)));
-    options.paths.push_back(std::move(path));
-  }
+  PENSTOCK_TRY(c::for_each_struct(function, "options.paths", from.paths, from.path_count,
+                                  [&](const penstock_path* one) -> Result<void> {
+                                    PENSTOCK_TRY_ASSIGN(auto path, read(function, one));
+                                    options.paths.push_back(std::move(path));
+                                    return ok();
+                                  }));
   return options;
 }
 
@@ -208,12 +206,11 @@ penstock_error* penstock_runtime_get_report(const penstock_runtime* runtime,
     PENSTOCK_TRY(c::check_written_struct(function, "report", report));
     tiers::FileCounters counters;
     for (const swap::PathReport& path : runtime->runtime->paths()) counters += path.counters;
-    const std::chrono::duration<double> stall = runtime->runtime->stall_time();
     c::write_struct(report, {.host_free = runtime->runtime->host_free().value(),
                              .bytes_read = counters.bytes_read.value(),
                              .bytes_written = counters.bytes_written.value(),
                              .retries = counters.retries,
-                             .stall_seconds = stall.count()});
+                             .stall_seconds = c::seconds_of(runtime->runtime->stall_time())});
     return ok();
   });
 }
