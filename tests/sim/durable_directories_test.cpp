@@ -4,12 +4,15 @@
 #include "sim/one_rank.hpp"
 #include "sim/saving_runs.hpp"
 
+#include <penstock/tiers/io/fault_file_system.hpp>
 #include <penstock/tiers/io/file_system.hpp>
 #include <penstock/zero/comm/in_process_group.hpp>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 #include <algorithm>
+#include <cerrno>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -401,6 +404,27 @@ TEST(DurableDirectories, AreOfOneTimeAndOneRunOnAllRanks) {
       }
     }
   }
+}
+
+/// And not that a part of the commit is away.
+TEST(DurableDirectories, SayThatAFileCannotBeReadNow) {
+  const ScratchDirectory scratch;
+  const fs::path run = scratch.path() / "run";
+  ASSERT_FALSE(run_of(run, 2, 1, OffloadDevice::cpu).error);
+  std::uint64_t refused = 0;
+  for (std::uint64_t call = 0;; ++call) {
+    using Operation = tiers::FileSystemFault::Operation;
+    tiers::FaultFileSystem files(tiers::real_file_system(),
+                                 {tiers::FileSystemFault::fail(Operation::open, call, EIO)});
+    const auto one =
+        OneRank::create(config_of({run}, OffloadDevice::cpu), two_units(),
+                        {.durable_files = [&](swap::PathOptions& path) { path.file_system = &files; }});
+    if (files.injected() == 0) break;
+    if (one) continue;
+    ++refused;
+    EXPECT_EQ(to_string(one.error().code()), to_string(ErrorCode::io)) << call << one.error().message();
+  }
+  EXPECT_GT(refused, 4u);
 }
 
 TEST(DurableDirectories, LoseWhatAReplacementHasLeft) {

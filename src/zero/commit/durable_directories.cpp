@@ -195,6 +195,8 @@ Result<std::map<std::uint32_t, VisibleParts>> visible_parts(const Options& optio
         parts[engine].manifests.push_back({one->run, generation, one->attempt, one->ranks, rank});
       } else if (is_damage(one.error())) {
         parts[engine].damaged.push_back(first_line(one.error()));
+      } else if (one.error().code() != ErrorCode::not_found) {  // its rank may have removed it meanwhile
+        return one.error();
       }
     }
   }
