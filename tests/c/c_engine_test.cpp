@@ -1,3 +1,4 @@
+#include "c_handles.hpp"
 #include "kit/scratch_directory.hpp"
 
 #include <penstock/penstock.h>
@@ -18,37 +19,16 @@ namespace {
 
 using test::ScratchDirectory;
 
-template <class T, void (*end)(T*)>
-struct Ends {
-  void operator()(T* handle) const { end(handle); }
-};
-template <class T, void (*end)(T*)>
-using Owned = std::unique_ptr<T, Ends<T, end>>;
-using OwnedError = Owned<penstock_error, penstock_error_free>;
+using test::expect;
+using test::made;
+using test::Owned;
+using test::succeed;
 using Config = Owned<penstock_config, penstock_config_free>;
 using Layout = Owned<penstock_layout, penstock_layout_free>;
 using Engine = Owned<penstock_engine, penstock_engine_free>;
 using Stream = Owned<penstock_stream, penstock_stream_free>;
 using Unit = Owned<penstock_unit, penstock_unit_end>;
 using Gradients = Owned<penstock_gradients, penstock_gradients_end>;
-
-void expect(penstock_error* returned, penstock_code code, const std::string& text) {
-  const OwnedError error(returned);
-  EXPECT_EQ(penstock_error_code(error.get()), code) << penstock_error_message(error.get());
-  EXPECT_NE(std::string(penstock_error_message(error.get())).find(text), std::string::npos)
-      << text << " in " << penstock_error_message(error.get());
-}
-void succeed(penstock_error* returned) {
-  const OwnedError error(returned);
-  ASSERT_EQ(error, nullptr) << penstock_error_message(error.get());
-}
-/// The handle that `call` gives.
-template <class Handle, class Call>
-Handle made(const Call& call) {
-  typename Handle::pointer handle = nullptr;
-  succeed(call(&handle));
-  return Handle(handle);
-}
 
 Config config_of(const std::string& more = "") {
   const std::string text =

@@ -1,3 +1,4 @@
+#include "c_handles.hpp"
 #include "kit/scratch_directory.hpp"
 
 #include <penstock/penstock.h>
@@ -20,34 +21,18 @@ namespace {
 
 using test::ScratchDirectory;
 
-struct Free {
-  void operator()(penstock_error* error) const { penstock_error_free(error); }
-  void operator()(penstock_files* files) const { penstock_files_free(files); }
-  void operator()(penstock_runtime* runtime) const { penstock_runtime_free(runtime); }
-  void operator()(penstock_workers* workers) const { penstock_workers_free(workers); }
-  void operator()(penstock_lines* lines) const { penstock_lines_free(lines); }
-};
-using OwnedError = std::unique_ptr<penstock_error, Free>;
-using Files = std::unique_ptr<penstock_files, Free>;
-using Runtime = std::unique_ptr<penstock_runtime, Free>;
-
-/// That the call was refused with `code`, by a message that contains `text`.
-void expect(penstock_error* returned, penstock_code code, const std::string& text) {
-  const OwnedError error(returned);
-  EXPECT_EQ(penstock_error_code(error.get()), code) << penstock_error_message(error.get());
-  EXPECT_NE(std::string(penstock_error_message(error.get())).find(text), std::string::npos)
-      << text << " in " << penstock_error_message(error.get());
-}
-void succeed(penstock_error* returned) {
-  const OwnedError error(returned);
-  ASSERT_EQ(error, nullptr) << penstock_error_message(error.get());
-}
+using test::expect;
+using test::made;
+using test::Owned;
+using test::OwnedError;
+using test::succeed;
+using Files = Owned<penstock_files, penstock_files_free>;
+using Runtime = Owned<penstock_runtime, penstock_runtime_free>;
+using Workers = Owned<penstock_workers, penstock_workers_free>;
 
 Files make_files() {
   const penstock_files_options options{.size = sizeof(options)};
-  penstock_files* files = nullptr;
-  succeed(penstock_files_create(&options, &files));
-  return Files(files);
+  return made<Files>([&](auto files) { return penstock_files_create(&options, files); });
 }
 /// With room for four tensors of 64 KiB in memory, and for 16 on disk.
 Runtime make_runtime(const ScratchDirectory& scratch) {
@@ -55,9 +40,7 @@ Runtime make_runtime(const ScratchDirectory& scratch) {
   const penstock_path path{.size = sizeof(path), .directory = directory.c_str(), .capacity = 1 << 20};
   const penstock_runtime_options options{
       .size = sizeof(options), .host_budget = 256 << 10, .paths = &path, .path_count = 1};
-  penstock_runtime* runtime = nullptr;
-  succeed(penstock_runtime_create(&options, &runtime));
-  return Runtime(runtime);
+  return made<Runtime>([&](auto runtime) { return penstock_runtime_create(&options, runtime); });
 }
 penstock_tensor add(const Runtime& runtime, const char* name, std::uint64_t bytes = 64 << 10) {
   const penstock_tensor_options options{.size = sizeof(options), .name = name, .bytes = bytes};
@@ -358,9 +341,7 @@ TEST(CTile, IsUpdatedAsInCpp) {
     initial[i] = 0.001f * static_cast<float>(i % 501) - 0.2f;
     gradient[i] = static_cast<std::uint16_t>(0x3c00 + i % 512 + (i % 2) * 0x8000);
   }
-  penstock_workers* made = nullptr;
-  succeed(penstock_workers_create(2, &made));
-  const std::unique_ptr<penstock_workers, Free> workers(made);
+  const auto workers = made<Workers>([](auto to) { return penstock_workers_create(2, to); });
   for (std::int32_t format = PENSTOCK_STATE_FP32; format <= PENSTOCK_STATE_MOMENTS_BF16; ++format) {
     SCOPED_TRACE(format);
     std::uint64_t bytes = 0;

@@ -1,26 +1,8 @@
 /* A trainer's storage in C alone: tiles of an optimizer in swap files, updated under a budget that holds a few of them;
  * and files that are read and written in the background. Its argument is a directory for the files. */
-#include <penstock/penstock.h>
+#include "program.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-/* Ends the program where a call fails. */
-static void check(penstock_error* error, int line) {
-  if (error == NULL) return;
-  fprintf(stderr, "line %d: %s\n", line, penstock_error_message(error));
-  penstock_error_free(error);
-  exit(1);
-}
-#define CHECK(call) check((call), __LINE__)
-#define EXPECT(condition)                                         \
-  do {                                                            \
-    if (!(condition)) {                                           \
-      fprintf(stderr, "line %d: not %s\n", __LINE__, #condition); \
-      exit(1);                                                    \
-    }                                                             \
-  } while (0)
 
 enum { tiles = 16, elements = 32768, steps = 3 };
 

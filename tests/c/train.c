@@ -1,26 +1,9 @@
 /* A trainer in C: fits the parameters of two units to targets, commits, and goes on in a second engine; then parks. Its
  * argument is a directory. */
-#include <penstock/penstock.h>
+#include "program.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-static void check(penstock_error* error, int line) {
-  if (error == NULL) return;
-  fprintf(stderr, "line %d: %s\n", line, penstock_error_message(error));
-  penstock_error_free(error);
-  exit(1);
-}
-#define CHECK(call) check((call), __LINE__)
-#define EXPECT(condition)                                         \
-  do {                                                            \
-    if (!(condition)) {                                           \
-      fprintf(stderr, "line %d: not %s\n", __LINE__, #condition); \
-      exit(1);                                                    \
-    }                                                             \
-  } while (0)
 
 enum { units = 2, rows = 50, columns = 60, elements = rows * columns };
 
