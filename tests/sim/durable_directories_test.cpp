@@ -205,6 +205,9 @@ TEST(DurableDirectories, HaveNoCheckpointsBeside) {
   const auto before = files_below(scratch.path());
 
   expect_refused(config_of({checkpoints}), ErrorCode::invalid_argument, {checkpoints.string(), "latest"});
+  fs::rename(checkpoints / "global_step0", scratch.path() / "away");
+  expect_refused(config_of({checkpoints}), ErrorCode::invalid_argument, {checkpoints.string(), "latest"});
+  fs::rename(scratch.path() / "away", checkpoints / "global_step0");
 
   const OneRank other = OneRank::create(config_of({scratch.path() / "other"})).value();
   const auto refused = other.engine().load_checkpoint(run);
@@ -425,6 +428,31 @@ TEST(DurableDirectories, SayThatAFileCannotBeReadNow) {
     EXPECT_EQ(to_string(one.error().code()), to_string(ErrorCode::io)) << call << one.error().message();
   }
   EXPECT_GT(refused, 4u);
+}
+
+/// Two ranks of four on this machine, killed while one of them had its manifest of commit 2: commit 1 may be whole.
+TEST(DurableDirectories, AreJudgedByAllRanksWhereOneMachineHasSome) {
+  const ScratchDirectory scratch;
+  const fs::path run = scratch.path() / "run", machine = scratch.path() / "machine";
+  ASSERT_FALSE(run_of(run, 4, 1, OffloadDevice::cpu).error);
+  fs::create_directory(machine);
+  fs::copy(run / "rank0001", machine / "rank0001");
+  ASSERT_FALSE(run_of(run, 4, 2, OffloadDevice::cpu).error);
+  fs::copy(run / "rank0000", machine / "rank0000");
+  fs::create_directory(machine / "rank0002");  // of an earlier trial on this machine
+  for (const std::uint32_t rank : {0u, 1u}) {
+    int agreements = 0;
+    const GroupMembership group{.agree = [&](const std::string&) -> Result<void> {
+      ++agreements;
+      return Error(ErrorCode::peer_failed, "the test");
+    }};
+    const auto stopped =
+        Rank::create({.config = config_of({machine}, OffloadDevice::cpu),
+                      .model = two_units(),
+                      .identity = {.rank = rank, .ranks = 4, .local_rank = rank, .local_ranks = 2},
+                      .group = group});
+    EXPECT_EQ(agreements, 1) << stopped.error().message();
+  }
 }
 
 TEST(DurableDirectories, LoseWhatAReplacementHasLeft) {

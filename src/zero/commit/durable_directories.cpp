@@ -88,7 +88,10 @@ Result<void> check_no_checkpoints(const Options& options, const fs::path& direct
   const auto found =
       CheckpointDirectory({.files = options.files, .directory = directory, .deadline = options.deadline})
           .find(operation);
-  if (!found || *found == directory) return ok();
+  const auto names = bounded<std::vector<std::string>>(
+      options, directory, [files = options.files, directory] { return files->list(directory); });
+  const bool has_latest = names && std::find(names->begin(), names->end(), "latest") != names->end();
+  if (!has_latest || (found && *found == directory)) return ok();
   return Error::invalid_argument(operation)
       .object(directory.string())
       .reason("it has checkpoints, of which one is named by the file \"latest\"")
@@ -181,21 +184,26 @@ struct VisibleParts {
   std::vector<std::string> damaged;                   // one line each
 };
 
-/// By engine.
-Result<std::map<std::uint32_t, VisibleParts>> visible_parts(const Options& options) {
-  std::map<std::uint32_t, VisibleParts> parts;
+/// A rank may remove its files meanwhile.
+bool is_gone(const Error& error) {
+  return error.code() == ErrorCode::not_found;
+}
+
+Result<VisibleParts> visible_parts(const Options& options, std::uint32_t engine) {
+  VisibleParts parts;
   PENSTOCK_TRY_ASSIGN(const auto ranks, ranks_in(options));
   for (const std::uint32_t rank : ranks) {
-    PENSTOCK_TRY_ASSIGN(const auto marks, RankDirectory::marks_of(options, rank));
-    for (const auto& [engine, run] : marks) parts[engine].marks.emplace(rank, run);
-    PENSTOCK_TRY_ASSIGN(const auto ids, RankDirectory::manifests_of(options, rank));
-    for (const auto& [engine, generation] : ids) {
+    const auto marks = RankDirectory::marks_of(options, rank);
+    if (!marks && !is_gone(marks.error())) return marks.error();
+    if (marks && marks->contains(engine)) parts.marks.emplace(rank, marks->at(engine));
+    PENSTOCK_TRY_ASSIGN(const auto generations, RankDirectory::generations_of(options, rank, engine));
+    for (const std::uint64_t generation : generations) {
       const auto one = RankDirectory::read_of(options, rank, engine, generation);
       if (one) {
-        parts[engine].manifests.push_back({one->run, generation, one->attempt, one->ranks, rank});
+        parts.manifests.push_back({one->run, generation, one->attempt, one->ranks, rank});
       } else if (is_damage(one.error())) {
-        parts[engine].damaged.push_back(first_line(one.error()));
-      } else if (one.error().code() != ErrorCode::not_found) {  // its rank may have removed it meanwhile
+        parts.damaged.push_back(first_line(one.error()));
+      } else if (!is_gone(one.error())) {
         return one.error();
       }
     }
@@ -212,26 +220,6 @@ Result<void> check_one_mark(const Options& options, const VisibleParts& parts) {
         .object((options.directories.front() / rank_name(rank)).string())
         .reason("it belongs to another run than " + rank_name(first) + " beside it, and no commit is whole")
         .advice("bring the directories of one run together");
-  }
-  return ok();
-}
-
-/// Whether a part of the last commit is away, of this rank or of one whose directory this rank can see. Errors:
-/// corrupted; invalid_argument, for directories of two runs.
-Result<void> check_parts(const Options& options) {
-  PENSTOCK_TRY_ASSIGN(const auto all, visible_parts(options));
-  PENSTOCK_TRY_ASSIGN(const auto ranks, ranks_in(options));
-  for (const auto& [engine, parts] : all) {
-    if (parts.marks.empty()) continue;  // no commit was complete
-    PENSTOCK_TRY_ASSIGN(const auto whole,
-                        choose_generation(parts.manifests, options.directories.front().string()));
-    if (whole) continue;
-    PENSTOCK_TRY(check_one_mark(options, parts));
-    const auto missing = newest_missing_part(parts.manifests);
-    const bool is_here = missing && (missing->rank == options.rank ? options.rank < missing->ranks
-                                                                   : std::find(ranks.begin(), ranks.end(),
-                                                                               missing->rank) != ranks.end());
-    if (is_here) return missing_part(operation, options, *missing, parts.damaged);
   }
   return ok();
 }
@@ -337,8 +325,23 @@ Result<std::map<std::uint32_t, std::vector<Manifest>>> committed_manifests(const
     PENSTOCK_TRY(check_one_run(options, of_engine));
     PENSTOCK_TRY(check_files_of_any(options, of_engine));
   }
-  PENSTOCK_TRY(check_parts(options));
   return manifests;
+}
+
+Result<void> check_parts(const Options& options, std::uint32_t engine, bool sees_all_ranks) {
+  PENSTOCK_TRY_ASSIGN(const VisibleParts parts, visible_parts(options, engine));
+  if (parts.marks.empty()) return ok();  // no commit was complete
+  PENSTOCK_TRY_ASSIGN(const auto whole,
+                      choose_generation(parts.manifests, options.directories.front().string()));
+  if (whole) return ok();
+  if (sees_all_ranks) PENSTOCK_TRY(check_one_mark(options, parts));
+  const auto missing = newest_missing_part(parts.manifests);
+  if (!missing) return ok();
+  const bool has_own = std::any_of(parts.manifests.begin(), parts.manifests.end(),
+                                   [&](const FoundManifest& one) { return one.rank == options.rank; });
+  const bool own_is_away = !has_own && missing->rank == options.rank;
+  const bool is_away = own_is_away || (sees_all_ranks && parts.marks.contains(missing->rank));
+  return is_away ? missing_part(operation, options, *missing, parts.damaged) : ok();
 }
 
 }  // namespace penstock::zero

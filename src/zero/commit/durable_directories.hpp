@@ -35,10 +35,16 @@ Result<void> check_directories(const RankDirectory::Options& options);
 ///
 /// Errors: not_found, if a directory has a run (RankDirectory::mark()) of which there is no manifest; not_found and
 /// truncated, naming the file, if each manifest of an engine refers to one that is not there as a whole;
-/// corrupted, if a part of the last commit is away, of this rank or of another one whose directory this rank can see;
 /// invalid_argument, for directories of two runs; those of reading a manifest that is not damaged.
 [[nodiscard]] Result<std::map<std::uint32_t, std::vector<Manifest>>> committed_manifests(
     const RankDirectory::Options& options);
+
+/// Whether a part of the last commit of an engine is away: that of this rank, which has none of any commit; or, if the
+/// rank sees the directories of all, because all are on one machine, that of any. Else the ranks find out together: an
+/// older commit may be whole.
+///
+/// Errors: corrupted; invalid_argument, for directories of two runs; those of reading a manifest that is not damaged.
+Result<void> check_parts(const RankDirectory::Options& options, std::uint32_t engine, bool sees_all_ranks);
 
 /// The error of a commit without the part of a rank, whose directory it names. `damaged`: manifests that cannot be
 /// read, one line each.

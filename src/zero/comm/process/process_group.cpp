@@ -110,6 +110,8 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   void abort(const Error& error) noexcept override {
     if (channel_) channel_->fail(error);
   }
+  /// Whether a rank has its communicator, which reports its own failures.
+  [[nodiscard]] bool has_rank() const { return has_rank_; }
   std::vector<std::string> take_messages() override {
     return channel_ ? channel_->take_messages() : std::vector<std::string>();
   }
@@ -118,13 +120,15 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   [[nodiscard]] Error has_a_rank(const char* operation) const;
   [[nodiscard]] Result<std::unique_ptr<PeerPipes>> open_pipes();
   [[nodiscard]] Result<void> compare_carriers();
+  [[nodiscard]] Result<std::unique_ptr<Communicator>> connect_once(tiers::Device& device, Compute& compute,
+                                                                   const CollectiveNeeds& needs);
   [[nodiscard]] Result<std::unique_ptr<Communicator>> connect_hosts(tiers::Device& device, Compute& compute);
   [[nodiscard]] std::shared_ptr<JobControl> control() { return {shared_from_this(), channel_.get()}; }
 
   const ProcessGroupOptions options_;
   const RankIdentity identity_;
   const std::unique_ptr<ControlChannel> channel_;  // of several ranks
-  std::atomic<bool> is_connected_ = false;
+  std::atomic<bool> is_connected_ = false, has_rank_ = false;
   std::atomic<std::uint64_t> splits_ = 0;
 };
 
@@ -201,11 +205,18 @@ Result<std::unique_ptr<Communicator>> Group::connect(tiers::Device& device, Comp
         .advice("forward Device::cuda_ordinal(), if the device wraps one of CUDA; or train on a HostDevice");
   }
   if (is_connected_.exchange(true)) return has_a_rank("ProcessGroup::connect");
+  auto connected = connect_once(device, compute, needs);
+  has_rank_ = connected.has_value();
+  return connected;
+}
+
+Result<std::unique_ptr<Communicator>> Group::connect_once(tiers::Device& device, Compute& compute,
+                                                          const CollectiveNeeds& needs) {
   if (!channel_) {
     PENSTOCK_TRY_ASSIGN(const auto alone, InProcessGroup::create(1));
     return alone->join(0, device, compute);
   }
-  if (on_host) return connect_hosts(device, compute);
+  if (device.memory() == tiers::DeviceMemory::host) return connect_hosts(device, compute);
   const NcclGroupOptions options{.join = options_.join_deadline,
                                  .deadline = options_.deadline,
                                  .leave = options_.silence_max,
@@ -284,7 +295,10 @@ GroupMembership process_membership(std::shared_ptr<ProcessGroup> group) {
           .abandon =
               [group](const Error& error) {
                 // A second rank is a mistake of this process: the first one goes on.
-                if (error.code() != ErrorCode::already_exists) group->abort(error);
+                const auto* const own = dynamic_cast<const Group*>(group.get());
+                const bool is_second =
+                    error.code() == ErrorCode::already_exists || (own != nullptr && own->has_rank());
+                if (!is_second) group->abort(error);
               },
           .agree = [group](const std::string& description) { return group->agree(description); }};
 }

@@ -265,6 +265,7 @@ TEST(ProcessGroup, RefusesASecondRankAndTheFirstGoesOn) {
     const auto agreed = second.agree("what all have in common");
     if (agreed || agreed.error().code() != ErrorCode::already_exists) return "it agrees";
     second.abandon(agreed.error());
+    second.abandon(Error(ErrorCode::in_use, "of a directory that the first one has"));
     return group->gather("losses", {}) ? "" : "the group has failed";
   }));
 }
