@@ -58,6 +58,12 @@ Config config_in(const ScratchDirectory& scratch, OffloadDevice to) {
   return config;
 }
 
+void train_and_commit(const OneRank& run) {
+  run.train();
+  const auto committed = run.engine().commit();
+  ASSERT_TRUE(committed) << committed.error().message();
+}
+
 /// That another process goes on from there.
 void expect_resumed(const Config& config, const std::string& digest) {
   const OneRank run = OneRank::create(config).value();
@@ -79,8 +85,7 @@ TEST(CommitAfterFaults, IsWholeWhereWritesOfTheOneBeforeHaveFailed) {
         FaultyEngines engines;
         const OneRank run = OneRank::create(config, two_units(), engines.hooks(false)).value();
         run.initialize();
-        run.train();
-        ASSERT_TRUE(run.engine().commit());
+        train_and_commit(run);
         run.train();
         for (std::size_t i = 0; i < 2; ++i) engines.fail_next(i, IoOperation::write, error, count);
         for (int attempt = 0; attempt < 300; ++attempt) {
@@ -88,11 +93,7 @@ TEST(CommitAfterFaults, IsWholeWhereWritesOfTheOneBeforeHaveFailed) {
           if (failed) break;
           ASSERT_NE(failed.error().code(), ErrorCode::invalid_argument) << failed.error().message();
         }
-        for (int step = 0; step < 3; ++step) {
-          run.train();
-          const auto committed = run.engine().commit();
-          ASSERT_TRUE(committed) << committed.error().message();
-        }
+        for (int step = 0; step < 3; ++step) train_and_commit(run);
         digest = run.engine().digest().value();
       }
       expect_resumed(config, digest);
@@ -114,18 +115,13 @@ TEST(CommitAfterFaults, IsWholeInTheOtherDirectoryWhereAFlushHasFailed) {
         const OneRank run =
             OneRank::create(config, two_units(), engines.hooks(to == OffloadDevice::nvme)).value();
         run.initialize();
-        run.train();
-        ASSERT_TRUE(run.engine().commit());
+        train_and_commit(run);
         run.train();
         engines.fail_next(failing, IoOperation::flush, EIO, 1);
         const auto failed = run.engine().commit();
         ASSERT_FALSE(failed);
         EXPECT_EQ(failed.error().code(), ErrorCode::io) << failed.error().message();
-        for (int step = 0; step < 3; ++step) {
-          run.train();
-          const auto committed = run.engine().commit();
-          ASSERT_TRUE(committed) << committed.error().message();
-        }
+        for (int step = 0; step < 3; ++step) train_and_commit(run);
         digest = run.engine().digest().value();
       }
       expect_resumed(config, digest);
