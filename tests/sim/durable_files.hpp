@@ -23,7 +23,8 @@ inline std::set<std::pair<std::string, std::uintmax_t>> files_below(const std::f
   return files;
 }
 
-inline Config config_of(std::vector<std::filesystem::path> directories, OffloadDevice to = OffloadDevice::nvme) {
+inline Config config_of(std::vector<std::filesystem::path> directories,
+                        OffloadDevice to = OffloadDevice::nvme) {
   Config config = durable_config(directories.front(), to);
   config.penstock.durable_directories = std::move(directories);
   return config;
