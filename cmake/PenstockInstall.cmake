@@ -14,3 +14,8 @@ install(FILES ${PROJECT_BINARY_DIR}/PenstockConfig.cmake ${PROJECT_BINARY_DIR}/P
               ${PROJECT_SOURCE_DIR}/cmake/FindJsonCppLibrary.cmake ${PROJECT_SOURCE_DIR}/cmake/FindLibaio.cmake
               ${PROJECT_SOURCE_DIR}/cmake/FindLiburing.cmake ${PROJECT_SOURCE_DIR}/cmake/FindTlExpected.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Penstock)
+
+# The C interface for pkg-config, wherever the prefix is moved.
+file(RELATIVE_PATH prefix_of_pkgconfig /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/penstock.pc.in ${PROJECT_BINARY_DIR}/penstock.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/penstock.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
