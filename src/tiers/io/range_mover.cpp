@@ -1,5 +1,6 @@
 #include "tiers/io/range_mover.hpp"
 
+#include "base/abandon.hpp"
 #include "tiers/io/choose_engine.hpp"
 
 #include <algorithm>
@@ -143,7 +144,7 @@ Result<void> RangeMover::make_engine(const File& file) {
 
 void RangeMover::close_engine() noexcept {
   // What the kernel may still use stays until the process ends.
-  if (engine_ && !engine_->close(Clock::steady().now())) (void)engine_.release();
+  if (engine_ && !engine_->close(Clock::steady().now())) abandon(std::move(engine_));
   engine_.reset();
 }
 

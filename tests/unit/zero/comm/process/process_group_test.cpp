@@ -4,6 +4,7 @@
 #include "kernels/host_compute.hpp"
 #include "kit/free_port.hpp"
 #include "kit/pattern.hpp"
+#include "kit/sanitizer.hpp"
 
 #include <penstock/tiers/device/host_device.hpp>
 
@@ -231,6 +232,7 @@ TEST(ProcessGroup, NamesADifferenceOfTheCarriersOnEveryRank) {
 
 // Each number of them is too few for something else.
 TEST(ProcessGroup, ReturnsAnErrorWhereDescriptorsRunOut) {
+  if (test::address_sanitizer) GTEST_SKIP() << "the sanitizer needs descriptors to examine an object";
   rlimit files{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
   const int in_use = ::dup(STDERR_FILENO);
