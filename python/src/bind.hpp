@@ -1,0 +1,12 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace penstock::python {
+
+// Each adds its classes to the module.
+void bind_files(nanobind::module_& module);
+void bind_optimizer(nanobind::module_& module);
+void bind_runtime(nanobind::module_& module);
+
+}  // namespace penstock::python

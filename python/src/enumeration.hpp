@@ -1,0 +1,34 @@
+#pragma once
+
+#include "errors.hpp"
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <utility>
+
+namespace penstock::python {
+
+using Choices = std::initializer_list<std::pair<const char*, std::int32_t>>;
+
+/// The number of a choice. Throws InvalidArgument, with all of them, for another text.
+inline std::int32_t number_of(const std::string& text, const Choices& choices, const char* function,
+                              const char* argument) {
+  std::string wanted;
+  for (const auto& [name, number] : choices) {
+    if (text == name) return number;
+    wanted += std::string(wanted.empty() ? "\"" : ", \"") + name + "\"";
+  }
+  refuse({.function = function,
+          .argument = argument,
+          .reason = "there is no such choice",
+          .wanted = wanted,
+          .got = "\"" + text + "\""});
+}
+
+inline const Choices io_engines{{"automatic", PENSTOCK_IO_AUTOMATIC},
+                                {"io_uring", PENSTOCK_IO_URING},
+                                {"libaio", PENSTOCK_IO_LIBAIO},
+                                {"threads", PENSTOCK_IO_THREADS}};
+
+}  // namespace penstock::python

@@ -1,0 +1,127 @@
+#include "memory.hpp"
+
+#include <nanobind/stl/string.h>
+#include <string>
+#include <string_view>
+
+namespace penstock::python {
+
+namespace {
+
+std::string type_of(nb::handle object) {
+  return nb::cast<std::string>(nb::str(object.type().attr("__name__")));
+}
+
+[[noreturn]] void refuse_object(nb::handle object, const char* function, const char* argument,
+                                const std::string& reason, const std::string& advice) {
+  refuse({.function = function,
+          .argument = argument,
+          .reason = reason,
+          .wanted = "contiguous host memory: a numpy array, a tensor on the CPU, or another buffer",
+          .got = type_of(object),
+          .advice = advice});
+}
+
+/// The text of the exception that is set, which it clears.
+std::string take_python_error() {
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  const nb::object own_type = nb::steal(type), own_value = nb::steal(value), own_trace = nb::steal(trace);
+  return nb::cast<std::string>(nb::str(own_value));
+}
+
+std::optional<penstock_dtype> dtype_of(std::string_view format, Py_ssize_t item) {
+  if (!format.empty() && (format.front() == '<' || format.front() == '=' || format.front() == '@'))
+    format.remove_prefix(1);
+  if (format == "f" && item == 4) return PENSTOCK_FP32;
+  if (format == "e" && item == 2) return PENSTOCK_FP16;
+  if (format == "H" && item == 2) return PENSTOCK_BF16;
+  return std::nullopt;
+}
+
+std::optional<penstock_dtype> dtype_of(nb::dlpack::dtype type) {
+  if (type.lanes != 1) return std::nullopt;
+  const bool is_float = type.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float),
+             is_bfloat = type.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Bfloat),
+             is_unsigned = type.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::UInt);
+  if (is_float && type.bits == 32) return PENSTOCK_FP32;
+  if (is_float && type.bits == 16) return PENSTOCK_FP16;
+  if ((is_bfloat || is_unsigned) && type.bits == 16) return PENSTOCK_BF16;
+  return std::nullopt;
+}
+
+}  // namespace
+
+Memory Memory::of(nb::handle object, Use use, const char* function, const char* argument) {
+  if (PyObject_CheckBuffer(object.ptr()) != 0) return of_buffer(object, use, function, argument);
+  if (nb::hasattr(object, "__dlpack__")) return of_dlpack(object, function, argument);
+  refuse_object(object, function, argument, "it is no memory", "");
+}
+
+Memory Memory::of_buffer(nb::handle object, Use use, const char* function, const char* argument) {
+  Memory memory;
+  auto view = std::make_unique<Py_buffer>();
+  const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (use == Use::write ? PyBUF_WRITABLE : 0);
+  if (PyObject_GetBuffer(object.ptr(), view.get(), flags) != 0) {
+    refuse_object(object, function, argument, take_python_error(),
+                  use == Use::write ? "pass memory that is contiguous and may be written"
+                                    : "pass a contiguous copy");
+  }
+  memory.view_.reset(view.release());
+  memory.data_ = static_cast<std::byte*>(memory.view_->buf);
+  memory.bytes_ = static_cast<std::uint64_t>(memory.view_->len);
+  memory.type_name_ = memory.view_->format == nullptr ? "B" : memory.view_->format;
+  memory.dtype_ = dtype_of(memory.type_name_, memory.view_->itemsize);
+  return memory;
+}
+
+Memory Memory::of_dlpack(nb::handle object, const char* function, const char* argument) {
+  nb::object capsule;
+  try {
+    const auto device = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
+    const int type = nb::cast<int>(nb::int_(device[0]));
+    if (type != nb::device::cpu::value && type != nb::device::cuda_host::value) {
+      refuse_object(object, function, argument, "it is on another device", "copy it to host memory: x.cpu()");
+    }
+    capsule = object.attr("__dlpack__")();
+  } catch (nb::python_error& error) {
+    if (error.matches(nb::module_::import_("penstock.errors").attr("Error"))) throw;
+    refuse_object(object, function, argument, nb::cast<std::string>(nb::str(error.value())),
+                  "pass a dense tensor without a gradient history: x.detach()");
+  }
+  Memory memory;
+  memory.array_ = nb::cast<nb::ndarray<>>(capsule);
+  std::int64_t expected = 1;
+  for (std::size_t i = memory.array_.ndim(); i-- > 0;) {
+    const auto extent = static_cast<std::int64_t>(memory.array_.shape(i));
+    if (extent > 1 && memory.array_.stride(i) != expected)
+      refuse_object(object, function, argument, "its elements are not contiguous",
+                    "pass x.contiguous(), or a view that is contiguous");
+    expected *= extent;
+  }
+  memory.data_ = static_cast<std::byte*>(memory.array_.data());
+  memory.bytes_ = memory.array_.nbytes();
+  const auto type = memory.array_.dtype();
+  memory.dtype_ = dtype_of(type);
+  memory.type_name_ =
+      "DLPack type " + std::to_string(type.code) + " of " + std::to_string(type.bits) + " bits";
+  return memory;
+}
+
+Elements Elements::of(nb::handle object, Use use, const char* function, const char* argument) {
+  Memory memory = Memory::of(object, use, function, argument);
+  if (!memory.dtype()) {
+    refuse({.function = function,
+            .argument = argument,
+            .reason = "its elements have another type",
+            .wanted = "float32, float16, or bfloat16 (in numpy: uint16)",
+            .got = memory.type_name(),
+            .advice = ""});
+  }
+  const penstock_dtype dtype = *memory.dtype();
+  const std::uint64_t count = memory.bytes() / (dtype == PENSTOCK_FP32 ? 4 : 2);
+  return {std::move(memory), dtype, count};
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,215 @@
+// penstock.Tile and penstock.Workers: updates of elements in memory of the caller.
+#include "bind.hpp"
+#include "enumeration.hpp"
+#include "handle.hpp"
+#include "memory.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <optional>
+#include <string>
+
+namespace penstock::python {
+
+namespace {
+
+const Choices formats{{"fp32", PENSTOCK_STATE_FP32},           {"split", PENSTOCK_STATE_SPLIT},
+                      {"split_bf16", PENSTOCK_STATE_SPLIT_BF16}, {"split_q8", PENSTOCK_STATE_SPLIT_Q8},
+                      {"moments", PENSTOCK_STATE_MOMENTS},     {"moments_bf16", PENSTOCK_STATE_MOMENTS_BF16}};
+const Choices optimizers{
+    {"adam", PENSTOCK_ADAM}, {"lion", PENSTOCK_LION}, {"adagrad", PENSTOCK_ADAGRAD}};
+const Choices kinds{{"master", PENSTOCK_MASTER},
+                    {"first_moment", PENSTOCK_FIRST_MOMENT},
+                    {"second_moment", PENSTOCK_SECOND_MOMENT}};
+
+class Workers {
+ public:
+  explicit Workers(std::uint32_t threads) {
+    penstock_workers* made = nullptr;
+    run([&] { return penstock_workers_create(threads, &made); });
+    handle_ = {made, "Workers"};
+  }
+  [[nodiscard]] std::shared_ptr<penstock_workers> get(const char* function) const {
+    return handle_.get(function);
+  }
+
+ private:
+  Handle<penstock_workers, penstock_workers_free> handle_;
+};
+
+std::shared_ptr<penstock_workers> get(const Workers* workers, const char* function) {
+  return workers == nullptr ? nullptr : workers->get(function);
+}
+
+std::uint64_t state_bytes(const std::string& format, std::uint64_t elements, const std::string& optimizer) {
+  std::uint64_t bytes = 0;
+  check(penstock_tile_state_bytes(number_of(format, formats, "state_bytes", "format"),
+                                  number_of(optimizer, optimizers, "state_bytes", "optimizer"), elements,
+                                  &bytes));
+  return bytes;
+}
+
+/// Values of float32, as many as `count` says, if it does.
+Elements floats_of(nb::handle object, Use use, std::optional<std::uint64_t> count, const char* function,
+                   const char* argument) {
+  Elements values = Elements::of(object, use, function, argument);
+  if (values.dtype == PENSTOCK_FP32 && (!count || *count == values.count)) return values;
+  refuse({.function = function,
+          .argument = argument,
+          .reason = "its size or its type is another one",
+          .wanted = (count ? std::to_string(*count) + " elements of " : "") + std::string("float32"),
+          .got = std::to_string(values.count) + ", of type " + values.memory.type_name()});
+}
+const float* floats(const std::optional<Elements>& values) {
+  return values ? reinterpret_cast<const float*>(values->memory.data()) : nullptr;
+}
+
+class Tile {
+ public:
+  Tile(nb::handle state, nb::handle parameter, const std::string& format, const std::string& optimizer,
+       std::uint64_t first_element)
+      : state_(Memory::of(state, Use::write, "Tile", "state")),
+        parameter_(Elements::of(parameter, Use::write, "Tile", "parameter")) {
+    tile_ = {.size = sizeof(tile_),
+             .state = state_.data(),
+             .parameter = parameter_.memory.data(),
+             .elements = parameter_.count,
+             .parameter_dtype = parameter_.dtype,
+             .format = number_of(format, formats, "Tile", "format"),
+             .optimizer = number_of(optimizer, optimizers, "Tile", "optimizer"),
+             .first_element = first_element};
+    std::uint64_t wanted = 0;
+    check(penstock_tile_state_bytes(tile_.format, tile_.optimizer, tile_.elements, &wanted));
+    if (state_.bytes() == wanted) return;
+    refuse({.function = "Tile",
+            .argument = "state",
+            .reason = "its size is another one",
+            .wanted = std::to_string(wanted) + " bytes, of " + std::to_string(tile_.elements) + " elements in " +
+                      format,
+            .got = std::to_string(state_.bytes()),
+            .advice = "make it of state_bytes()"});
+  }
+
+  void initialize(std::optional<nb::object> initial, const Workers* workers) {
+    constexpr const char* function = "Tile.initialize";
+    const auto own_workers = get(workers, function);
+    std::optional<Elements> values;
+    if (initial) {
+      values = Elements::of(*initial, Use::read, function, "initial");
+      check_count(*values, function, "initial");
+    }
+    const Elements& from = values ? *values : parameter_;
+    run([&] {
+      return penstock_tile_initialize(&tile_, from.memory.data(), from.dtype, own_workers.get());
+    });
+  }
+
+  std::optional<std::int64_t> step(nb::handle gradient, std::uint64_t number, float learning_rate, float beta1,
+                                   float beta2, float epsilon, float weight_decay, bool decoupled_decay,
+                                   bool bias_correction, float gradient_factor, const Workers* workers) {
+    constexpr const char* function = "Tile.step";
+    const auto own_workers = get(workers, function);
+    const Elements gradients = Elements::of(gradient, Use::read, function, "gradient");
+    check_count(gradients, function, "gradient");
+    const penstock_hyperparameters hyperparameters{.size = sizeof(hyperparameters),
+                                                   .learning_rate = learning_rate,
+                                                   .beta1 = beta1,
+                                                   .beta2 = beta2,
+                                                   .epsilon = epsilon,
+                                                   .weight_decay = weight_decay,
+                                                   .decoupled_decay = decoupled_decay ? 1 : 0,
+                                                   .bias_correction = bias_correction ? 1 : 0};
+    penstock_tile tile = tile_;
+    tile.gradient = gradients.memory.data();
+    tile.gradient_dtype = gradients.dtype;
+    penstock_update_outcome outcome{.size = sizeof(outcome), .non_finite_element = -1};
+    run([&] {
+      return penstock_tile_step(&tile, &hyperparameters, number, gradient_factor, own_workers.get(),
+                                &outcome);
+    });
+    if (outcome.non_finite_element < 0) return std::nullopt;
+    return outcome.non_finite_element;
+  }
+
+  void read(const std::string& kind, nb::handle into, std::uint64_t first) {
+    constexpr const char* function = "Tile.read";
+    const Elements values = floats_of(into, Use::write, std::nullopt, function, "into");
+    const std::int32_t number = number_of(kind, kinds, function, "kind");
+    run([&] {
+      return penstock_tile_read(&tile_, number, first, values.count,
+                                reinterpret_cast<float*>(values.memory.data()));
+    });
+  }
+
+  void restore(nb::handle master, std::optional<nb::object> first, std::optional<nb::object> second,
+               const Workers* workers) {
+    constexpr const char* function = "Tile.restore";
+    const auto own_workers = get(workers, function);
+    const std::optional<Elements> masters =
+        floats_of(master, Use::read, tile_.elements, function, "master");
+    std::optional<Elements> moments[2];
+    if (first) moments[0] = floats_of(*first, Use::read, tile_.elements, function, "first_moment");
+    if (second) moments[1] = floats_of(*second, Use::read, tile_.elements, function, "second_moment");
+    run([&] {
+      return penstock_tile_restore(&tile_, floats(masters), floats(moments[0]), floats(moments[1]),
+                                   own_workers.get());
+    });
+  }
+
+  [[nodiscard]] std::uint64_t elements() const { return tile_.elements; }
+
+ private:
+  void check_count(const Elements& given, const char* function, const char* argument) const {
+    if (given.count == tile_.elements) return;
+    refuse({.function = function,
+            .argument = argument,
+            .reason = "its size is another one",
+            .wanted = std::to_string(tile_.elements) + " elements",
+            .got = std::to_string(given.count) + ", of type " + given.memory.type_name()});
+  }
+
+  Memory state_;
+  Elements parameter_;
+  penstock_tile tile_{};  // of their memory, without a gradient
+};
+
+}  // namespace
+
+void bind_optimizer(nb::module_& module) {
+  nb::class_<Workers>(module, "Workers",
+                      "Threads that share the work of updates: `threads`, the calling one included, 1 to 1024. Any "
+                      "thread may use them.")
+      .def(nb::init<std::uint32_t>(), nb::arg("threads"));
+  module.def("state_bytes", &state_bytes, nb::arg("format"), nb::arg("elements"), nb::kw_only(),
+             nb::arg("optimizer") = "adam", "The bytes of the state of a Tile.");
+  nb::class_<Tile>(module, "Tile", R"(Elements that are updated together, in memory of the caller.
+
+state: state_bytes() bytes. parameter: float32, bfloat16 (in numpy: uint16) or float16. format: "fp32", "split",
+"split_bf16", "split_q8", "moments" or "moments_bf16"; see docs/optimizer.md. optimizer: "adam", "lion" or "adagrad".
+first_element: the number of the first element in the model, which seeds stochastic rounding.
+
+A tile keeps the memory of both from being freed. One thread at a time calls it.)")
+      .def(nb::init<nb::handle, nb::handle, const std::string&, const std::string&, std::uint64_t>(),
+           nb::arg("state"), nb::arg("parameter"), nb::kw_only(), nb::arg("format") = "fp32",
+           nb::arg("optimizer") = "adam", nb::arg("first_element") = 0)
+      .def("initialize", &Tile::initialize, nb::arg("initial") = nb::none(), nb::arg("workers") = nb::none(),
+           "Sets the masters to `initial`, or to the parameter, and the moments to 0; and writes the parameter.")
+      .def("step", &Tile::step, nb::arg("gradient"), nb::arg("number"), nb::kw_only(),
+           nb::arg("learning_rate"), nb::arg("beta1") = 0.9f, nb::arg("beta2") = 0.999f,
+           nb::arg("epsilon") = 1e-8f, nb::arg("weight_decay") = 0.0f, nb::arg("decoupled_decay") = true,
+           nb::arg("bias_correction") = true, nb::arg("gradient_factor") = 1.0f,
+           nb::arg("workers") = nb::none(),
+           R"(Updates the tile. number: of the step, from 1. decoupled_decay: True as AdamW. gradient_factor unscales and
+clips the gradient. Returns the first element of the first block of 16384 with a value that is not finite now, or None.
+
+Bits are equal for every number of threads and every instruction set.)")
+      .def("read", &Tile::read, nb::arg("kind"), nb::arg("into"), nb::arg("first") = 0,
+           R"(Fills `into`, of float32, with elements of a state from `first` on. kind: "master", "first_moment" or
+"second_moment".)")
+      .def("restore", &Tile::restore, nb::arg("master"), nb::arg("first_moment") = nb::none(),
+           nb::arg("second_moment") = nb::none(), nb::arg("workers") = nb::none(),
+           "Sets all states, in float32, and writes the parameter. A moment that the optimizer does not keep is None.")
+      .def_prop_ro("elements", &Tile::elements);
+}
+
+}  // namespace penstock::python

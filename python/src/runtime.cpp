@@ -1,0 +1,278 @@
+// penstock.Runtime: tensors in host memory under a budget and in swap files.
+#include "bind.hpp"
+#include "enumeration.hpp"
+#include "handle.hpp"
+
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace penstock::python {
+
+namespace {
+
+using RuntimeHandle = Handle<penstock_runtime, penstock_runtime_free>;
+
+const Choices evictions{{"planned", PENSTOCK_EVICT_PLANNED}, {"lru", PENSTOCK_EVICT_LRU}};
+const Choices pinnings{
+    {"none", PENSTOCK_PIN_NONE}, {"preferred", PENSTOCK_PIN_PREFERRED}, {"required", PENSTOCK_PIN_REQUIRED}};
+const Choices accesses{
+    {"read", PENSTOCK_READ}, {"modify", PENSTOCK_MODIFY}, {"overwrite", PENSTOCK_OVERWRITE}};
+
+struct Path {
+  std::filesystem::path directory;
+  std::uint64_t capacity;
+  double weight;
+  std::uint64_t request_bytes, in_flight_bytes;
+  std::string engine;
+  double deadline_seconds;
+};
+
+/// Has the buffer protocol: the memory stays where it is while a view of it lives.
+class Lease {
+ public:
+  Lease(penstock_lease* lease, void* data, std::uint64_t bytes, bool is_read_only)
+      : handle_(lease, "Lease"), data_(data), bytes_(bytes), is_read_only_(is_read_only) {}
+
+  void end() {
+    handle_.check_process("Lease.end");
+    if (views_ == 0) return handle_.close();
+    refuse({.function = "Lease.end",
+            .argument = "Lease",
+            .reason = "its memory is still in use",
+            .got = std::to_string(views_) + " views, such as numpy arrays",
+            .advice = "delete the arrays that were made of it before",
+            .code = PENSTOCK_IN_USE});
+  }
+  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+
+  static int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+    Lease& lease = *nb::inst_ptr<Lease>(self);
+    if (lease.handle_.is_closed()) {
+      PyErr_SetString(PyExc_BufferError, "the lease has ended");
+      return -1;
+    }
+    const auto size = static_cast<Py_ssize_t>(lease.bytes_);
+    if (PyBuffer_FillInfo(view, self, lease.data_, size, lease.is_read_only_ ? 1 : 0, flags) != 0) return -1;
+    ++lease.views_;
+    return 0;
+  }
+  static void release_buffer(PyObject* self, Py_buffer*) { --nb::inst_ptr<Lease>(self)->views_; }
+
+ private:
+  Handle<penstock_lease, penstock_lease_end> handle_;
+  void* data_;
+  std::uint64_t bytes_;
+  bool is_read_only_;
+  std::size_t views_ = 0;  // with the GIL
+};
+
+/// Of a runtime, which it keeps.
+class Tensor {
+ public:
+  Tensor(std::shared_ptr<RuntimeHandle> runtime, penstock_tensor number, std::string name,
+         std::uint64_t bytes)
+      : runtime_(std::move(runtime)), number_(number), name_(std::move(name)), bytes_(bytes) {}
+
+  [[nodiscard]] std::unique_ptr<Lease> lease(const std::string& access) {
+    constexpr const char* function = "Tensor.lease";
+    const auto runtime = runtime_->get(function);
+    const std::int32_t number = number_of(access, accesses, function, "access");
+    penstock_lease* lease = nullptr;
+    void* data = nullptr;
+    std::uint64_t bytes = 0;
+    run([&] { return penstock_lease_begin(runtime.get(), number_, number, &lease, &data, &bytes); });
+    return std::make_unique<Lease>(lease, data, bytes, number == PENSTOCK_READ);
+  }
+  void prefetch() { call("Tensor.prefetch", penstock_runtime_prefetch); }
+  void discard() { call("Tensor.discard", penstock_runtime_discard); }
+  void remove() { call("Tensor.remove", penstock_runtime_remove); }
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  void call(const char* function, penstock_error* (*called)(penstock_runtime*, penstock_tensor)) {
+    const auto runtime = runtime_->get(function);
+    run([&] { return called(runtime.get(), number_); });
+  }
+
+  std::shared_ptr<RuntimeHandle> runtime_;
+  penstock_tensor number_;
+  std::string name_;
+  std::uint64_t bytes_;
+};
+
+class Runtime {
+ public:
+  Runtime(std::uint64_t host_budget, const std::vector<Path>& paths, const std::string& pinning,
+          const std::string& eviction, std::uint64_t lookahead) {
+    std::vector<penstock_path> given;
+    for (const Path& path : paths) {
+      given.push_back({.size = sizeof(penstock_path),
+                       .directory = path.directory.c_str(),
+                       .capacity = path.capacity,
+                       .weight = path.weight,
+                       .request_bytes = path.request_bytes,
+                       .in_flight_bytes = path.in_flight_bytes,
+                       .engine = number_of(path.engine, io_engines, "Path", "engine"),
+                       .deadline_seconds = path.deadline_seconds});
+    }
+    const penstock_runtime_options options{
+        .size = sizeof(options),
+        .host_budget = host_budget,
+        .paths = given.data(),
+        .path_count = given.size(),
+        .pinning = number_of(pinning, pinnings, "Runtime", "pinning"),
+        .eviction = number_of(eviction, evictions, "Runtime", "eviction"),
+        .lookahead = lookahead,
+    };
+    penstock_runtime* made = nullptr;
+    run([&] { return penstock_runtime_create(&options, &made); });
+    handle_ = std::make_shared<RuntimeHandle>(made, "Runtime");
+  }
+
+  [[nodiscard]] Tensor add(const std::string& name, std::uint64_t bytes, bool in_memory, bool write_behind) {
+    const auto runtime = handle_->get("Runtime.add");
+    const penstock_tensor_options options{.size = sizeof(options),
+                                          .name = name.c_str(),
+                                          .bytes = bytes,
+                                          .in_memory = in_memory ? 1 : 0,
+                                          .write_behind = write_behind ? 1 : 0};
+    penstock_tensor tensor = 0;
+    run([&] { return penstock_runtime_add(runtime.get(), &options, &tensor); });
+    return {handle_, tensor, name, bytes};
+  }
+  void end_round() { call("Runtime.end_round", penstock_runtime_end_round); }
+  void flush() { call("Runtime.flush", penstock_runtime_flush); }
+  void sync() { call("Runtime.sync", penstock_runtime_sync); }
+  [[nodiscard]] nb::dict report() {
+    const auto runtime = handle_->get("Runtime.report");
+    penstock_runtime_report report{.size = sizeof(report)};
+    run([&] { return penstock_runtime_get_report(runtime.get(), &report); });
+    nb::dict fields;
+    fields["host_free"] = report.host_free;
+    fields["bytes_read"] = report.bytes_read;
+    fields["bytes_written"] = report.bytes_written;
+    fields["retries"] = report.retries;
+    fields["stall_seconds"] = report.stall_seconds;
+    return fields;
+  }
+  [[nodiscard]] nb::list notes() {
+    return lines("Runtime.notes", [](penstock_runtime* runtime, penstock_lines** texts) {
+      return penstock_runtime_notes(runtime, texts);
+    });
+  }
+  [[nodiscard]] nb::list take_messages() {
+    return lines("Runtime.take_messages", penstock_runtime_take_messages);
+  }
+  void close() {
+    handle_->check_process("Runtime.close");
+    handle_->close();
+  }
+
+ private:
+  void call(const char* function, penstock_error* (*called)(penstock_runtime*)) {
+    const auto runtime = handle_->get(function);
+    run([&] { return called(runtime.get()); });
+  }
+  template <class Call>
+  [[nodiscard]] nb::list lines(const char* function, const Call& called) {
+    const auto runtime = handle_->get(function);
+    penstock_lines* texts = nullptr;
+    run([&] { return called(runtime.get(), &texts); });
+    return to_list(texts);
+  }
+
+  std::shared_ptr<RuntimeHandle> handle_;
+};
+
+PyType_Slot lease_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(Lease::get_buffer)},
+                             {Py_bf_releasebuffer, reinterpret_cast<void*>(Lease::release_buffer)},
+                             {0, nullptr}};
+
+}  // namespace
+
+void bind_runtime(nb::module_& module) {
+  nb::class_<Path>(module, "Path", R"(One directory on one drive.
+
+capacity: most bytes of its swap file, which are reserved. weight: its share of the bytes is weight / (the sum of all).
+request_bytes: most bytes of one request. in_flight_bytes: most bytes in flight. deadline_seconds: for one request.)")
+      .def(
+          "__init__",
+          [](Path* path, std::filesystem::path directory, std::uint64_t capacity, double weight,
+             std::uint64_t request_bytes, std::uint64_t in_flight_bytes, std::string engine,
+             double deadline_seconds) {
+            new (path) Path{std::move(directory), capacity,          weight,          request_bytes,
+                            in_flight_bytes,      std::move(engine), deadline_seconds};
+          },
+          nb::arg("directory"), nb::arg("capacity"), nb::kw_only(), nb::arg("weight") = 1.0,
+          nb::arg("request_bytes") = 4 << 20, nb::arg("in_flight_bytes") = 16 << 20,
+          nb::arg("engine") = "automatic", nb::arg("deadline_seconds") = 60.0)
+      .def_ro("directory", &Path::directory)
+      .def_ro("capacity", &Path::capacity);
+
+  nb::class_<Lease>(module, "Lease", nb::type_slots(lease_slots),
+                    R"(Access to a tensor's bytes in host memory, where they stay meanwhile.
+
+A buffer of bytes: numpy.frombuffer(lease, numpy.float32), torch.frombuffer(lease, dtype=torch.float32). After "modify"
+and "overwrite" the tensor has new contents when the lease ends: by end(), at the end of a `with` block, or with the last
+reference. Delete the arrays that were made of it before: end() raises InUse otherwise.)")
+      .def("end", &Lease::end, "Ends it; a second call does nothing.")
+      .def_prop_ro("nbytes", &Lease::bytes)
+      .def("__enter__", [](nb::object self) { return self; })
+      .def("__exit__", [](Lease& lease, nb::args) { lease.end(); });
+
+  nb::class_<Tensor>(module, "Tensor", "Named bytes of a Runtime.")
+      .def("lease", &Tensor::lease, nb::arg("access"),
+           R"(Waits until the tensor is in memory, and returns a Lease. access: "read", which any number of leases may have
+at a time, "modify", or "overwrite", which does not load it: bytes that are not written are undefined.
+
+Raises BudgetTooSmall, naming the leases, when memory has no room and no transfer can free any; InvalidArgument, also for
+a tensor that is read before it was written, and when this thread holds a lease that excludes the new one; Corrupted,
+IoFailed and others, of the disk.)")
+      .def("prefetch", &Tensor::prefetch, "Hints that it is used soon: loads it when memory has room.")
+      .def("discard", &Tensor::discard, "Discards its contents, in memory and on disk.")
+      .def("remove", &Tensor::remove, "Removes it, without leases, and frees what it has. Waits for its transfers.")
+      .def_prop_ro("name", &Tensor::name)
+      .def_prop_ro("nbytes", &Tensor::bytes);
+
+  nb::class_<Runtime>(module, "Runtime", R"(Keeps tensors, which are named bytes, in host memory under a budget and in swap
+files, and moves them between the two. Every block that is read back is verified. Any thread may call it.
+
+host_budget: bytes of host memory, allocated by the call. paths: none keep all tensors in memory. pinning: "none",
+"preferred" or "required": whether the kernel may swap the memory out. eviction: "planned", the tensor whose next use is
+furthest away, as the round before tells, or "lru". lookahead: most bytes that are loaded before their use is asked
+for.)")
+      .def(nb::init<std::uint64_t, const std::vector<Path>&, const std::string&, const std::string&,
+                    std::uint64_t>(),
+           nb::arg("host_budget"), nb::arg("paths") = nb::list(), nb::kw_only(), nb::arg("pinning") = "none",
+           nb::arg("eviction") = "planned", nb::arg("lookahead") = 64 << 20)
+      .def("add", &Runtime::add, nb::arg("name"), nb::arg("nbytes"), nb::kw_only(), nb::arg("in_memory") = false,
+           nb::arg("write_behind") = false,
+           R"(Adds a tensor, which has no contents. name: for messages, unique in the runtime. in_memory: it keeps a range of
+host memory, and has no place on disk. write_behind: it is stored as soon as a lease that changes it ends.
+
+Raises AlreadyExists, NoSpace when no path has room, BudgetTooSmall when host memory has none.)")
+      .def("end_round", &Runtime::end_round,
+           "Ends a round of uses, such as a training step. Its order predicts that of the next round.")
+      .def("flush", &Runtime::flush,
+           "Waits until every changed tensor that is written behind is on disk. Raises the first store's error.")
+      .def("sync", &Runtime::sync, "The same, and makes the bytes durable.")
+      .def("report", &Runtime::report,
+           "Bytes of the budget that no tensor has, bytes read and written so far, repeated requests, seconds of waits.")
+      .def_prop_ro("notes", &Runtime::notes, "Options that are not in effect, with reasons.")
+      .def("take_messages", &Runtime::take_messages,
+           "What has happened since the last call and was no error, such as stores that moved to another path.")
+      .def("close", &Runtime::close,
+           "Waits for the transfers in flight and frees the memory once all leases have ended.")
+      .def("__enter__", [](nb::object self) { return self; })
+      .def("__exit__", [](Runtime& runtime, nb::args) { runtime.close(); });
+}
+
+}  // namespace penstock::python
