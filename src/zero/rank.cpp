@@ -209,9 +209,8 @@ Result<void> Rank::State::judge_directories() {
   PENSTOCK_TRY_ASSIGN(judged.directories, manifests_first(judged));
   PENSTOCK_TRY_ASSIGN(directory, RankDirectory::lock(judged));
   PENSTOCK_TRY_ASSIGN(committed, committed_manifests(judged));
-  const bool sees_all_ranks = options.identity.local_ranks == options.identity.ranks;
   for (std::uint32_t i = 0; i < members.size(); ++i)
-    PENSTOCK_TRY(check_parts(judged, options.engine_number + i, sees_all_ranks));
+    PENSTOCK_TRY(check_commit(judged, options.engine_number + i, options.identity));
   return ok();
 }
 

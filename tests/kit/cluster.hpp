@@ -9,6 +9,7 @@
 #include <penstock/tiers/io/sim_disk.hpp>
 #include <penstock/zero/rank.hpp>
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -97,6 +98,8 @@ struct RunOptions {
   /// Multiplies the gradient of (step, rank); to make one non-finite.
   std::function<float(std::uint32_t step, std::uint32_t rank)> gradient_scale;
   std::uint32_t paths = 1;  ///< swap files of each rank
+  /// The durable directory of each rank; ranks that share one are on one machine. Empty: all have the configuration's.
+  std::vector<std::filesystem::path> machines = {};
   /// The simulated disk of a rank; empty: all are alike. Without a seed, it takes its time on the steady clock.
   std::function<tiers::SimDisk::Options(std::uint32_t rank)> disk;
   /// Disks that outlive the run, one for each rank; instead of `disk`.

@@ -29,7 +29,8 @@ class SimulatedRank final : public swap::IdleHandler {
   /// `groups`: of the engines.
   Result<void> open(const std::vector<GroupMembership>& groups, const std::filesystem::path& directory,
                     RunResult& result) {
-    const Config config = config_of(options_, directory);
+    Config config = config_of(options_, directory);
+    if (!options_.machines.empty()) config.penstock.durable_directories = {options_.machines[number_]};
     std::vector<EngineBeside> beside;
     for (const RunOptions& other : options_.beside)
       beside.push_back({config_of(other, directory), other.model, groups[beside.size() + 1]});
@@ -39,7 +40,7 @@ class SimulatedRank final : public swap::IdleHandler {
     auto created = Rank::create(
         {.config = config,
          .model = options_.model,
-         .identity = RankIdentity::local(number_, options_.ranks),
+         .identity = identity(),
          .make_accelerator = [this](ByteCount engine_budget) { return make_accelerator(engine_budget); },
          .group = groups[0],
          .workers = &*workers_,
@@ -64,6 +65,15 @@ class SimulatedRank final : public swap::IdleHandler {
                              engine == 0 ? result : result.beside[engine - 1]);
     }
     return each([](Program& program) { return program.trainer.open(program.result); });
+  }
+
+  [[nodiscard]] RankIdentity identity() const {
+    if (options_.machines.empty()) return RankIdentity::local(number_, options_.ranks);
+    const auto begin = options_.machines.begin(), own = begin + number_;
+    return {.rank = number_,
+            .ranks = options_.ranks,
+            .local_rank = static_cast<std::uint32_t>(std::count(begin, own, *own)),
+            .local_ranks = static_cast<std::uint32_t>(std::count(begin, options_.machines.end(), *own))};
   }
 
   Result<void> train(RunResult& result) {

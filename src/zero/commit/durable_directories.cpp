@@ -3,10 +3,11 @@
 #include "base/notes.hpp"
 #include "tiers/io/bounded_call.hpp"
 #include "zero/commit/checkpoint_directory.hpp"
-#include "zero/commit/generations.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -177,51 +178,17 @@ Result<void> check_marks(const Options& options, const std::vector<ManifestId>& 
   return ok();
 }
 
-/// What this rank can see of the parts of all ranks, for one engine.
-struct VisibleParts {
-  std::vector<FoundManifest> manifests;
-  std::map<std::uint32_t, RankDirectory::Run> marks;  // by rank
-  std::vector<std::string> damaged;                   // one line each
-};
-
 /// A rank may remove its files meanwhile.
 bool is_gone(const Error& error) {
   return error.code() == ErrorCode::not_found;
 }
 
-Result<VisibleParts> visible_parts(const Options& options, std::uint32_t engine) {
-  VisibleParts parts;
-  PENSTOCK_TRY_ASSIGN(const auto ranks, ranks_in(options));
-  for (const std::uint32_t rank : ranks) {
-    const auto marks = RankDirectory::marks_of(options, rank);
-    if (!marks && !is_gone(marks.error())) return marks.error();
-    if (marks && marks->contains(engine)) parts.marks.emplace(rank, marks->at(engine));
-    PENSTOCK_TRY_ASSIGN(const auto generations, RankDirectory::generations_of(options, rank, engine));
-    for (const std::uint64_t generation : generations) {
-      const auto one = RankDirectory::read_of(options, rank, engine, generation);
-      if (one) {
-        parts.manifests.push_back({one->run, generation, one->attempt, one->ranks, rank});
-      } else if (is_damage(one.error())) {
-        parts.damaged.push_back(first_line(one.error()));
-      } else if (!is_gone(one.error())) {
-        return one.error();
-      }
-    }
-  }
-  return parts;
-}
-
-/// Only a run with a complete commit has a number in its directories. Errors: invalid_argument.
-Result<void> check_one_mark(const Options& options, const VisibleParts& parts) {
-  for (const auto& [rank, run] : parts.marks) {
-    const auto& [first, first_run] = *parts.marks.begin();
-    if (run == first_run) continue;
-    return Error::invalid_argument(operation)
-        .object((options.directories.front() / rank_name(rank)).string())
-        .reason("it belongs to another run than " + rank_name(first) + " beside it, and no commit is whole")
-        .advice("bring the directories of one run together");
-  }
-  return ok();
+/// The ranks of which it has something.
+std::set<std::uint32_t> ranks_of(const CommitView& view) {
+  std::set<std::uint32_t> ranks;
+  for (const FoundManifest& one : view.manifests) ranks.insert(one.rank);
+  for (const CommitView::Mark& one : view.marks) ranks.insert(static_cast<std::uint32_t>(one.rank));
+  return ranks;
 }
 
 /// Errors: invalid_argument.
@@ -248,20 +215,6 @@ Result<void> check_files_of_any(const Options& options, const std::vector<Manife
 }
 
 }  // namespace
-
-Error missing_part(const char* operation, const Options& where, const MissingPart& missing,
-                   const std::vector<std::string>& damaged) {
-  Error error =
-      Error(ErrorCode::corrupted, operation)
-          .object((where.directories.front() / rank_name(missing.rank)).string())
-          .reason("commit " + std::to_string(missing.generation) + " of " + std::to_string(missing.ranks) +
-                  " ranks has no part of rank " + std::to_string(missing.rank));
-  for (const std::string& one : damaged) error = std::move(error).note("damaged " + one);
-  return std::move(error).advice(
-      damaged.empty() ? "bring that directory back as it was with those of the other ranks; or "
-                        "name another durable directory for a new run"
-                      : "bring that file back; or name another durable directory for a new run");
-}
 
 Result<std::vector<fs::path>> absolute_names(const std::vector<fs::path>& directories) {
   std::vector<fs::path> names;
@@ -328,20 +281,65 @@ Result<std::map<std::uint32_t, std::vector<Manifest>>> committed_manifests(const
   return manifests;
 }
 
-Result<void> check_parts(const Options& options, std::uint32_t engine, bool sees_all_ranks) {
-  PENSTOCK_TRY_ASSIGN(const VisibleParts parts, visible_parts(options, engine));
-  if (parts.marks.empty()) return ok();  // no commit was complete
-  PENSTOCK_TRY_ASSIGN(const auto whole,
-                      choose_generation(parts.manifests, options.directories.front().string()));
-  if (whole) return ok();
-  if (sees_all_ranks) PENSTOCK_TRY(check_one_mark(options, parts));
-  const auto missing = newest_missing_part(parts.manifests);
-  if (!missing) return ok();
-  const bool has_own = std::any_of(parts.manifests.begin(), parts.manifests.end(),
-                                   [&](const FoundManifest& one) { return one.rank == options.rank; });
-  const bool own_is_away = !has_own && missing->rank == options.rank;
-  const bool is_away = own_is_away || (sees_all_ranks && parts.marks.contains(missing->rank));
-  return is_away ? missing_part(operation, options, *missing, parts.damaged) : ok();
+Result<CommitView> view_commits(const Options& options, std::uint32_t engine,
+                                std::vector<std::string>& damaged) {
+  CommitView view;
+  PENSTOCK_TRY_ASSIGN(const auto ranks, ranks_in(options));
+  for (const std::uint32_t rank : ranks) {
+    const auto marks = RankDirectory::marks_of(options, rank);
+    if (!marks && !is_gone(marks.error())) return marks.error();
+    if (marks && marks->contains(engine)) view.marks.push_back({marks->at(engine), rank});
+    PENSTOCK_TRY_ASSIGN(auto generations, RankDirectory::generations_of(options, rank, engine));
+    if (generations.size() > 2) generations.erase(generations.begin(), generations.end() - 2);
+    for (const std::uint64_t generation : generations) {
+      const auto one = RankDirectory::read_of(options, rank, engine, generation);
+      if (one) {
+        view.manifests.push_back({one->run, generation, one->attempt, one->ranks, rank});
+      } else if (is_damage(one.error())) {
+        damaged.push_back(first_line(one.error()));
+      } else if (!is_gone(one.error())) {
+        return one.error();
+      }
+    }
+  }
+  return view;
+}
+
+Result<void> check_commit(const Options& options, std::uint32_t engine, const RankIdentity& identity) {
+  std::vector<std::string> damaged;
+  PENSTOCK_TRY_ASSIGN(const CommitView view, view_commits(options, engine, damaged));
+  const fs::path& directory = options.directories.front();
+  PENSTOCK_TRY_ASSIGN(const auto whole, choose_generation(view.manifests, directory.string()));
+  const std::set<std::uint32_t> seen = ranks_of(view);
+  const auto last =
+      std::max_element(view.manifests.begin(), view.manifests.end(),
+                       [](const auto& a, const auto& b) { return a.generation < b.generation; });
+  const bool needs_own = !whole && !view.marks.empty() && last != view.manifests.end() &&
+                         identity.rank < last->ranks && !seen.contains(identity.rank);
+  if (needs_own) {
+    const std::string ranks = std::to_string(last->ranks), own = rank_name(identity.rank);
+    return with_damaged(
+        Error(ErrorCode::corrupted, operation)
+            .object((directory / own).string())
+            .reason("it is away, and beside it are parts of commit " + std::to_string(last->generation) +
+                    " of " + ranks + " ranks")
+            .advice(
+                last->ranks == identity.ranks
+                    ? "bring it back, or start the rank where it is; or name another directory for a new run"
+                    : "start " + ranks + " ranks where they were; or name another directory for a new run"),
+        damaged);
+  }
+  const auto own_end = seen.lower_bound(identity.ranks);
+  const bool sees_all = identity.local_ranks == identity.ranks &&
+                        static_cast<std::uint64_t>(std::distance(seen.begin(), own_end)) == identity.ranks;
+  if (!sees_all) return ok();
+  const auto chosen = choose_commit(operation, directory, {&view, 1}, identity.ranks);
+  return chosen ? ok() : Result<void>(with_damaged(chosen.error(), damaged));
+}
+
+Error with_damaged(Error error, const std::vector<std::string>& damaged) {
+  for (const std::string& one : damaged) error = std::move(error).note("damaged " + one);
+  return error;
 }
 
 }  // namespace penstock::zero

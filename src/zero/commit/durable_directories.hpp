@@ -1,9 +1,10 @@
 #pragma once
 
-#include "zero/commit/generations.hpp"
+#include "zero/commit/choose_commit.hpp"
 #include "zero/commit/rank_directory.hpp"
 
 #include <penstock/base/result.hpp>
+#include <penstock/zero/launch/rank_identity.hpp>
 
 #include <cstdint>
 #include <filesystem>
@@ -39,16 +40,22 @@ Result<void> check_directories(const RankDirectory::Options& options);
 [[nodiscard]] Result<std::map<std::uint32_t, std::vector<Manifest>>> committed_manifests(
     const RankDirectory::Options& options);
 
-/// Whether a part of the last commit of an engine is away: that of this rank, which has none of any commit; or, if the
-/// rank sees the directories of all, because all are on one machine, that of any. Else the ranks find out together: an
-/// older commit may be whole.
+/// What the rank sees of the commits of an engine: the last two manifests of each rank, since only the last one can be
+/// of an incomplete commit. `damaged`: those that cannot be used, one line each, are added.
 ///
-/// Errors: corrupted; invalid_argument, for directories of two runs; those of reading a manifest that is not damaged.
-Result<void> check_parts(const RankDirectory::Options& options, std::uint32_t engine, bool sees_all_ranks);
+/// Errors: those of reading a manifest that is not damaged.
+[[nodiscard]] Result<CommitView> view_commits(const RankDirectory::Options& options, std::uint32_t engine,
+                                              std::vector<std::string>& damaged);
 
-/// The error of a commit without the part of a rank, whose directory it names. `damaged`: manifests that cannot be
-/// read, one line each.
-[[nodiscard]] Error missing_part(const char* operation, const RankDirectory::Options& where,
-                                 const MissingPart& missing, const std::vector<std::string>& damaged);
+/// What this rank can tell of the commits of an engine without its peers, which may see what it does not: that its own
+/// part is away, of a commit of which others are there; and choose_commit(), if it sees something of each rank, and all
+/// are on this machine.
+///
+/// Errors: corrupted, for its own part; those of choose_commit() and of view_commits().
+Result<void> check_commit(const RankDirectory::Options& options, std::uint32_t engine,
+                          const RankIdentity& identity);
+
+/// The error with a line for each manifest that is damaged.
+[[nodiscard]] Error with_damaged(Error error, const std::vector<std::string>& damaged);
 
 }  // namespace penstock::zero

@@ -1,6 +1,5 @@
 #include "zero/engine/commit_search.hpp"
 
-#include "base/notes.hpp"
 #include "zero/commit/durable_directories.hpp"
 
 #include <algorithm>
@@ -23,42 +22,25 @@ struct Verdict {
   std::uint32_t code = 0, failed = 0;
 };
 
-/// The manifests of all ranks whose directories this one can see. The last two generations of a rank are enough: one
-/// that is not complete can only be the last.
-Result<std::vector<FoundManifest>> find_here(const RankDirectory::Options& options, std::uint32_t engine,
-                                             std::vector<std::string>& notes) {
-  std::vector<FoundManifest> found;
-  const auto ranks = RankDirectory::ranks(options);
-  if (!ranks && ranks.error().code() == ErrorCode::not_found) return found;
-  PENSTOCK_TRY(ranks);
-  for (const std::uint32_t rank : *ranks) {
-    PENSTOCK_TRY_ASSIGN(auto generations, RankDirectory::generations_of(options, rank, engine));
-    if (generations.size() > 2) generations.erase(generations.begin(), generations.end() - 2);
-    for (const std::uint64_t generation : generations) {
-      const auto manifest = RankDirectory::read_of(options, rank, engine, generation);
-      if (manifest) {
-        found.push_back({.run = manifest->run,
-                         .generation = generation,
-                         .attempt = manifest->attempt,
-                         .ranks = manifest->ranks,
-                         .rank = rank});
-      } else if (is_damage(manifest.error())) {
-        notes.push_back("not used: " + first_line(manifest.error()));
-      } else if (manifest.error().code() != ErrorCode::not_found) {  // its rank may have removed it meanwhile
-        return manifest.error();
-      }
-    }
-  }
-  return found;
+/// What each rank sees. `notes`: of this one's damaged manifests.
+Result<std::vector<CommitView>> view_all(EngineContext& context, const char* operation,
+                                         const RankDirectory::Options& where, std::uint32_t engine,
+                                         std::vector<std::string>& damaged) {
+  const auto mine = view_commits(where, engine, damaged);
+  PENSTOCK_TRY(agree_on_outcome(context, operation, mine ? ok() : Result<void>(mine.error())));
+  PENSTOCK_TRY_ASSIGN(auto manifests, exchange_lists(context, mine->manifests));
+  PENSTOCK_TRY_ASSIGN(auto marks, exchange_lists(context, mine->marks));
+  std::vector<CommitView> views(manifests.size());
+  for (std::size_t rank = 0; rank < views.size(); ++rank)
+    views[rank] = {std::move(manifests[rank]), std::move(marks[rank])};
+  return views;
 }
 
-/// Those that any rank can see.
-Result<std::vector<FoundManifest>> find_all(EngineContext& context, const char* operation,
-                                            const RankDirectory::Options& where, std::uint32_t engine,
-                                            std::vector<std::string>& notes) {
-  const auto found = find_here(where, engine, notes);
-  PENSTOCK_TRY(agree_on_outcome(context, operation, found ? ok() : Result<void>(found.error())));
-  return exchange_lists(context, *found);
+/// Those that any rank sees.
+std::vector<FoundManifest> manifests_of(const std::vector<CommitView>& views) {
+  std::vector<FoundManifest> all;
+  for (const CommitView& view : views) all.insert(all.end(), view.manifests.begin(), view.manifests.end());
+  return all;
 }
 
 }  // namespace
@@ -86,27 +68,23 @@ Result<void> agree_on_outcome(EngineContext& context, const char* operation, con
 Result<CommitSearch> search_commits(EngineContext& context, const char* operation,
                                     const RankDirectory::Options& where, std::uint32_t engine) {
   CommitSearch search;
-  PENSTOCK_TRY_ASSIGN(const auto all, find_all(context, operation, where, engine, search.notes));
-  const std::string directory = where.directories.front().string();
-  PENSTOCK_TRY_ASSIGN(search.last, choose_generation(all, directory));
-  Result<void> mine = ok();
-  if (!search.last && !search.notes.empty()) {
-    Error error =
+  std::vector<std::string> damaged;
+  PENSTOCK_TRY_ASSIGN(const auto views, view_all(context, operation, where, engine, damaged));
+  const std::filesystem::path& directory = where.directories.front();
+  const auto chosen = choose_commit(operation, directory, views, context.communicator.size());
+  Result<void> mine = chosen ? ok() : Result<void>(with_damaged(chosen.error(), damaged));
+  if (chosen && !*chosen && !damaged.empty()) {
+    mine = with_damaged(
         Error(ErrorCode::corrupted, operation)
-            .object(directory)
+            .object(directory.string())
             .reason("no commit in the directory is whole")
-            .advice("name another directory, for a new run or one that load_checkpoint() continues");
-    for (const std::string& note : search.notes) error = std::move(error).note(note);
-    mine = error;
-  }
-  const auto lost = newest_missing_part(all);
-  const auto marks = RankDirectory::marks_of(where, where.rank);
-  if (mine && !marks) mine = marks.error();
-  // A first commit that a killed run has left is incomplete, and its run is marked nowhere.
-  if (mine && !search.last && lost && (lost->generation > 1 || marks->contains(engine))) {
-    mine = missing_part(operation, where, *lost, search.notes);
+            .advice("name another directory, for a new run or one that load_checkpoint() continues"),
+        damaged);
   }
   PENSTOCK_TRY(agree_on_outcome(context, operation, mine));
+  search.last = *chosen;
+  for (const std::string& one : damaged) search.notes.push_back("not used: " + one);
+  const auto lost = newest_missing_part(manifests_of(views));
   if (search.last && lost && lost->generation > search.last->generation)
     search.notes.push_back("not used: commit " + std::to_string(lost->generation) + " of " +
                            std::to_string(lost->ranks) + " ranks, which has no part of rank " +
@@ -116,18 +94,18 @@ Result<CommitSearch> search_commits(EngineContext& context, const char* operatio
 
 Result<std::optional<FoundManifest>> whole_commit(EngineContext& context, const char* operation,
                                                   const RankDirectory::Options& where, std::uint32_t engine) {
-  std::vector<std::string> notes;
-  PENSTOCK_TRY_ASSIGN(const auto all, find_all(context, operation, where, engine, notes));
+  std::vector<std::string> damaged;
+  PENSTOCK_TRY_ASSIGN(const auto views, view_all(context, operation, where, engine, damaged));
   Result<void> mine = ok();
-  if (!notes.empty()) {
+  if (!damaged.empty()) {
     mine = Error(ErrorCode::corrupted, operation)
                .object(where.directories.front().string())
                .reason("a manifest there is damaged, and it may be a checkpoint")
-               .note(notes.front())
+               .note("not used: " + damaged.front())
                .advice("remove it, or name another directory");
   }
   PENSTOCK_TRY(agree_on_outcome(context, operation, mine));
-  return choose_generation(all, where.directories.front().string());
+  return choose_generation(manifests_of(views), where.directories.front().string());
 }
 
 Result<Manifest> manifest_of(const RankDirectory::Options& where, std::uint32_t engine,

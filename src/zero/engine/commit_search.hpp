@@ -1,7 +1,7 @@
 #pragma once
 
+#include "zero/commit/choose_commit.hpp"
 #include "zero/commit/committed_states.hpp"
-#include "zero/commit/generations.hpp"
 #include "zero/commit/rank_directory.hpp"
 #include "zero/engine/engine_context.hpp"
 
@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -21,37 +22,40 @@ namespace penstock::zero {
 Result<void> agree_on_outcome(EngineContext& context, const char* operation, const Result<void>& mine,
                               RankDirectory::Run* number = nullptr);
 
-/// What all ranks have, those of rank 0 first; of structs without padding that is copied. Collective.
+/// The list of each rank, by rank; of structs without padding that is copied. Collective.
 template <class T>
-[[nodiscard]] Result<std::vector<T>> exchange_lists(EngineContext& context, const std::vector<T>& mine) {
+[[nodiscard]] Result<std::vector<std::vector<T>>> exchange_lists(EngineContext& context,
+                                                                 const std::vector<T>& mine) {
+  static_assert(std::has_unique_object_representations_v<T>);
   constexpr auto subject = CollectiveSignature::Subject::commit;
   const std::size_t ranks = context.communicator.size();
   const std::uint64_t count = mine.size();
   std::vector<std::uint64_t> counts(ranks);
   PENSTOCK_TRY(context.exchange(ConstHostSpan(std::span(&count, 1)), HostSpan(std::span(counts)), subject));
   const std::size_t most = *std::max_element(counts.begin(), counts.end());
-  std::vector<T> padded = mine, all(ranks * most), list;
-  if (most == 0) return list;
+  std::vector<std::vector<T>> lists(ranks);
+  if (most == 0) return lists;
+  std::vector<T> padded = mine, all(ranks * most);
   padded.resize(most);
   PENSTOCK_TRY(
       context.exchange(ConstHostSpan(std::span(std::as_const(padded))), HostSpan(std::span(all)), subject));
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const auto begin = all.begin() + static_cast<std::ptrdiff_t>(rank * most);
-    list.insert(list.end(), begin, begin + static_cast<std::ptrdiff_t>(counts[rank]));
+    lists[rank].assign(begin, begin + static_cast<std::ptrdiff_t>(counts[rank]));
   }
-  return list;
+  return lists;
 }
 
-/// The last commit that all ranks which made it have, and what is wrong with others, one line each.
+/// The last commit that the ranks can go on from, and what is wrong with others, one line each.
 struct CommitSearch {
   std::optional<FoundManifest> last;
   std::vector<std::string> notes;
 };
-/// Agrees with the peers on the last commit of `engine` that each rank finds in its directories, `where`. Collective.
+/// Agrees with the peers on the last commit of `engine`: choose_commit() of what each rank sees in its directories,
+/// `where`. Collective.
 ///
-/// Errors, on all ranks: unsupported, for a manifest of another version; corrupted, if there are commits but none that
-/// is whole, unless the first one of a run is incomplete; invalid_argument, for directories of several runs; those of
-/// the files and of the peers.
+/// Errors, on all ranks: those of choose_commit(); unsupported, for a manifest of another version; corrupted, if
+/// manifests are damaged and no commit is whole; those of the files and of the peers.
 [[nodiscard]] Result<CommitSearch> search_commits(EngineContext& context, const char* operation,
                                                   const RankDirectory::Options& where, std::uint32_t engine);
 

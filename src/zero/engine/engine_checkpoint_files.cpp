@@ -42,7 +42,9 @@ Result<std::vector<std::filesystem::path>> remove_old(EngineContext& context,
                                                       const RankDirectory::Run& run, std::uint32_t keep) {
   const auto mine = checkpoints.parts(context.completed_steps, engine, run);
   PENSTOCK_TRY(agree_on_outcome(context, saving, mine ? ok() : Result<void>(mine.error())));
-  PENSTOCK_TRY_ASSIGN(const auto all, exchange_lists(context, *mine));
+  PENSTOCK_TRY_ASSIGN(const auto by_rank, exchange_lists(context, *mine));
+  std::vector<CheckpointPart> all;
+  for (const auto& of_rank : by_rank) all.insert(all.end(), of_rank.begin(), of_rank.end());
   std::vector<std::filesystem::path> removed;
   Result<void> outcome = ok();
   for (const std::uint64_t step : old_checkpoints(all, keep)) {

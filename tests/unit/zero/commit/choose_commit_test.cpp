@@ -1,0 +1,293 @@
+// What the ranks go on from where each sees directories of its own.
+#include "zero/commit/choose_commit.hpp"
+
+#include <gtest/gtest.h>
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace penstock::zero::test {
+namespace {
+
+/// A commit of run 1, unless it says otherwise.
+struct Commit {
+  std::uint64_t generation;
+  std::uint32_t ranks;
+  std::uint64_t run = 1, attempt = 0;
+};
+
+/// A machine: the parts in its directory, and the ranks in it that have the run's number.
+struct Machine {
+  std::vector<std::pair<Commit, std::vector<std::uint32_t>>> parts;
+  std::map<std::uint32_t, std::uint64_t> marks;  // by rank: the run
+
+  [[nodiscard]] CommitView view() const {
+    CommitView view;
+    for (const auto& [commit, ranks] : parts) {
+      for (const std::uint32_t rank : ranks)
+        view.manifests.push_back({.run = {commit.run, 0},
+                                  .generation = commit.generation,
+                                  .attempt = commit.attempt == 0 ? commit.generation : commit.attempt,
+                                  .ranks = commit.ranks,
+                                  .rank = rank});
+    }
+    for (const auto& [rank, run] : marks) view.marks.push_back({.run = {run, 0}, .rank = rank});
+    return view;
+  }
+};
+
+/// `machines`: of each rank.
+Result<std::optional<FoundManifest>> choose(const std::vector<Machine>& machines) {
+  std::vector<CommitView> views;
+  for (const Machine& machine : machines) views.push_back(machine.view());
+  return choose_commit("the test", "run", views, static_cast<std::uint32_t>(machines.size()));
+}
+std::uint64_t chosen(const std::vector<Machine>& machines) {
+  const auto choice = choose(machines);
+  EXPECT_TRUE(choice) << choice.error().message();
+  return choice && *choice ? (*choice)->generation : 0;
+}
+void expect_refused(const std::vector<Machine>& machines, ErrorCode code,
+                    const std::vector<std::string>& texts) {
+  const auto refused = choose(machines);
+  ASSERT_FALSE(refused) << ((*refused) ? std::to_string((*refused)->generation) : "none");
+  EXPECT_EQ(to_string(refused.error().code()), to_string(code)) << refused.error().message();
+  for (const std::string& text : texts)
+    EXPECT_NE(refused.error().message().find(text), std::string::npos) << refused.error().message();
+}
+
+/// Ranks 0 and 1, and ranks 2 and 3, of a run that has made commit `generation`.
+Machine first_two(std::uint64_t generation) {
+  return {.parts = {{{generation, 4}, {0, 1}}}, .marks = {{0, 1}, {1, 1}}};
+}
+Machine last_two(std::uint64_t generation) {
+  return {.parts = {{{generation, 4}, {2, 3}}}, .marks = {{2, 1}, {3, 1}}};
+}
+/// A machine with all of a run of `ranks`.
+Machine all_of(Commit commit) {
+  Machine machine{.parts = {{commit, {}}}};
+  for (std::uint32_t rank = 0; rank < commit.ranks; ++rank) {
+    machine.parts[0].second.push_back(rank);
+    machine.marks[rank] = commit.run;
+  }
+  return machine;
+}
+
+TEST(ChooseCommit, TakesTheOneOfWhichEachRankSeesItsPart) {
+  EXPECT_EQ(chosen({{}, {}}), 0u);
+  const Machine a = first_two(10), b = last_two(10);
+  EXPECT_EQ(chosen({a, a, b, b}), 10u);
+}
+
+TEST(ChooseCommit, NeedsThePartsOfAllForAnotherNumberOfRanks) {
+  const Machine all = all_of({10, 4}), a = first_two(10), b = last_two(10);
+  for (const std::size_t ranks : {1u, 2u, 3u, 5u, 8u}) EXPECT_EQ(chosen(std::vector(ranks, all)), 10u);
+
+  expect_refused({a, a, b}, ErrorCode::not_found, {"start 4 ranks", "rank 0 of 3", "the part of rank 2"});
+  expect_refused({a, a, b, b, {}}, ErrorCode::not_found, {"start 4 ranks", "rank 4 has no commit"});
+  expect_refused({a, a}, ErrorCode::corrupted, {"no part of rank 2", "start 4 ranks"});
+}
+
+TEST(ChooseCommit, DropsAnIncompleteOne) {
+  Machine a = first_two(10), b = last_two(10);
+  a.parts.push_back({{11, 4}, {1}});
+  b.parts.push_back({{11, 4}, {2}});
+  EXPECT_EQ(chosen({a, a, b, b}), 10u);
+  // The first one.
+  EXPECT_EQ(chosen({{.parts = {{{1, 2}, {0}}}}, {}}), 0u);
+  // The first one of more ranks: the additional ones have no number before it is complete.
+  Machine all = all_of({10, 2});
+  all.parts.push_back({{11, 4}, {0, 2, 3}});
+  EXPECT_EQ(chosen({all, all, all, all}), 10u);
+  // One of more ranks that was left when fewer went on: these parts still have the one before.
+  Machine fewer = all_of({10, 4});
+  fewer.parts = {{{10, 4}, {2, 3}}, {{11, 4}, {2, 3}}, {{11, 2, 1, /*attempt=*/99}, {0, 1}}};
+  EXPECT_EQ(chosen({fewer, fewer}), 11u);
+}
+
+TEST(ChooseCommit, RefusesAnOlderOneWhereTheLastHasLostParts) {
+  const Machine a = first_two(10), b = last_two(10), none{};
+  expect_refused({a, a, none, none}, ErrorCode::corrupted, {"commit 10 of 4 ranks has no part of rank 2"});
+  expect_refused({first_two(1), first_two(1), none, none}, ErrorCode::corrupted,
+                 {"commit 1 of 4 ranks has no part of rank 2"});
+  expect_refused({a, a, last_two(9), last_two(9)}, ErrorCode::corrupted,
+                 {"no part of rank 2, which has commit 9 of 4 ranks", "rank 0 has commit 10"});
+  // Rank 0's machine has an older copy, of a time when the run had two ranks.
+  const Machine old = all_of({5, 2});
+  expect_refused({old, old, b, b}, ErrorCode::corrupted,
+                 {"commit 10 of 4 ranks has no part of rank 0, which has commit 5 of 2 ranks"});
+  // The same where each rank sees all.
+  Machine all = old;
+  all.parts.push_back({{10, 4}, {2, 3}});
+  all.marks[2] = all.marks[3] = 1;
+  expect_refused({all, all, all, all}, ErrorCode::corrupted, {"commit 10 of 4 ranks has no part of rank 0"});
+  // Another continuation of the run.
+  Machine other = b;
+  other.parts = {{{10, 4, 1, /*attempt=*/77}, {2, 3}}};
+  expect_refused({a, a, other, other}, ErrorCode::corrupted, {"rank 3 has commit 10 of 4 ranks"});
+  Machine both = a;
+  both.parts.push_back(other.parts[0]);
+  expect_refused({both, both, b, b}, ErrorCode::corrupted, {"commit 10 of 4 ranks has no part of rank 0"});
+}
+
+TEST(ChooseCommit, RefusesAnOlderOneWhereTheLastIsElsewhere) {
+  // All is on both machines; the ranks went on in one half of each, and are started in the others.
+  Machine a = all_of({10, 4}), b = all_of({10, 4});
+  a.parts = {{{14, 4}, {0, 1}}, {{10, 4}, {2, 3}}};
+  b.parts = {{{10, 4}, {0, 1}}, {{14, 4}, {2, 3}}};
+  EXPECT_EQ(chosen({a, a, b, b}), 14u);
+  expect_refused({b, b, a, a}, ErrorCode::not_found,
+                 {"commit 14 of 4 ranks is whole", "its own part", "start each rank where its directory is"});
+  const Machine whole = all_of({14, 4}), older = all_of({10, 4});
+  expect_refused({whole, whole, older, older}, ErrorCode::not_found, {"rank 2 has commit 10"});
+}
+
+TEST(ChooseCommit, RefusesPartsOfTwoRuns) {
+  const Machine a = first_two(10), b = last_two(10);
+  for (const std::uint32_t ranks : {1u, 2u, 3u, 4u, 6u}) {
+    for (const std::uint64_t generation : {3u, 10u, 20u}) {
+      const Machine c = all_of({generation, ranks, /*run=*/2});
+      expect_refused({c, c, b, b}, ErrorCode::invalid_argument, {"another run", "rank0000"});
+      expect_refused({a, a, c, c}, ErrorCode::invalid_argument, {"another run", "rank0000"});
+    }
+  }
+  // Leftovers beside the parts of the run.
+  Machine beside = b;
+  beside.parts.push_back({{10, 4, /*run=*/2}, {0}});
+  beside.marks[0] = 2;
+  expect_refused({a, a, beside, beside}, ErrorCode::invalid_argument, {"rank 2 finds another run"});
+  // Copied over those of the run, where each rank sees all.
+  Machine all = all_of({10, 4});
+  all.parts = {{{6, 2, /*run=*/2}, {0, 1}}, {{10, 4}, {2, 3}}};
+  all.marks[0] = all.marks[1] = 2;
+  expect_refused({all, all, all, all}, ErrorCode::invalid_argument, {"another run"});
+  expect_refused({all, all}, ErrorCode::invalid_argument, {"another run"});
+}
+
+TEST(ChooseCommit, BeginsNoRunBesideAnother) {
+  const Machine other = all_of({10, 2, /*run=*/2});
+  expect_refused({{}, {}, other, other}, ErrorCode::not_found, {"commit 10 of 2 ranks is whole"});
+  const Machine left{.parts = {{{10, 6}, {4, 5}}}, .marks = {{4, 1}, {5, 1}}};
+  expect_refused({{}, {}, left, left}, ErrorCode::corrupted,
+                 {"commit 10 of 6 ranks", "rank 0 has no commit"});
+  expect_refused({{.marks = {{3, 1}}}}, ErrorCode::corrupted, {"no rank finds a commit"});
+}
+
+/// A model of runs that are killed anywhere: ranks on machines of their own, their number changes where all see all.
+/// Whatever was killed, the choice is the last complete commit.
+class Simulated {
+ public:
+  explicit Simulated(std::uint64_t seed) : random_(seed) {}
+
+  void life() {
+    const bool sees_all = below(2) == 0;
+    std::uint32_t ranks = 1 + below(4);
+    for (int start = 0; start < 12; ++start) {
+      if (sees_all && below(3) == 0) ranks = 1 + below(4);
+      std::vector<Machine> machines;
+      for (std::uint32_t rank = 0; rank < ranks; ++rank)
+        machines.push_back(view(sees_all ? std::nullopt : std::optional(rank)));
+      const auto last = choose(machines);
+      ASSERT_TRUE(last) << last.error().message();
+      ASSERT_EQ(*last ? (*last)->generation : 0, complete_ ? complete_->generation : 0);
+      if (*last) {
+        ASSERT_EQ((*last)->attempt, complete_->attempt);
+      }
+      go_on(ranks);
+    }
+  }
+
+ private:
+  struct Part {
+    std::map<std::uint64_t, Commit> commits;  // by generation
+    bool is_marked = false;
+  };
+  std::uint32_t below(std::uint32_t end) {
+    random_ = random_ * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<std::uint32_t>(random_ >> 33) % end;
+  }
+  /// Each operation of one rank is done, or the job was killed before.
+  void each(std::uint32_t ranks, const std::function<void(Part&, std::uint32_t)>& change) {
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      if (killed_ || below(12) == 0) killed_ = killed_ || below(2) == 0;
+      if (!killed_ || below(2) == 0) change(parts_[rank], rank);
+    }
+  }
+  void go_on(std::uint32_t ranks) {
+    killed_ = false;
+    // As EngineCommits::open().
+    each(ranks, [&](Part& part, std::uint32_t rank) {
+      const bool has_last = complete_ && rank < complete_->ranks;
+      if (!has_last) part.is_marked = false;
+      if (killed_ && below(2) == 0) return;
+      std::erase_if(part.commits,
+                    [&](const auto& one) { return !has_last || one.second.attempt != complete_->attempt; });
+      if (has_last) part.is_marked = true;
+    });
+    if (complete_) remove_former(ranks, *complete_);
+    for (std::uint64_t commits = below(4); commits > 0 && !killed_; --commits) commit(ranks);
+  }
+  void commit(std::uint32_t ranks) {
+    const Commit made{complete_ ? complete_->generation + 1 : 1, ranks, 1, ++attempts_};
+    std::uint32_t written = 0;
+    each(ranks, [&](Part& part, std::uint32_t) {
+      part.commits.insert_or_assign(made.generation, made);
+      ++written;
+    });
+    const bool is_whole = written == ranks;
+    const auto before = complete_;
+    if (is_whole) complete_ = made;
+    if (killed_ || !is_whole) {
+      killed_ = true;
+      return;
+    }
+    each(ranks, [&](Part& part, std::uint32_t) {
+      part.is_marked = true;
+      if (killed_ && below(2) == 0) return;
+      if (before) part.commits.erase(before->generation);
+    });
+    remove_former(ranks, made);
+  }
+  void remove_former(std::uint32_t ranks, const Commit& last) {
+    for (std::uint32_t rank = std::max(ranks, last.ranks); rank < 4; ++rank) {
+      killed_ = killed_ || below(8) == 0;
+      if (killed_) return;
+      Part& part = parts_[rank];
+      const bool has_any = std::any_of(part.commits.begin(), part.commits.end(),
+                                       [&](const auto& one) { return one.first <= last.generation; });
+      if (has_any) part.is_marked = false;
+      std::erase_if(part.commits, [&](const auto& one) { return one.first <= last.generation; });
+    }
+  }
+  [[nodiscard]] Machine view(std::optional<std::uint32_t> only) const {
+    Machine machine;
+    for (std::uint32_t rank = 0; rank < 4; ++rank) {
+      if (only && rank != *only) continue;
+      for (const auto& [generation, one] : parts_[rank].commits) machine.parts.push_back({one, {rank}});
+      if (parts_[rank].is_marked) machine.marks[rank] = 1;
+    }
+    return machine;
+  }
+
+  std::uint64_t random_;
+  bool killed_ = false;
+  std::uint64_t attempts_ = 1000;
+  Part parts_[4];
+  std::optional<Commit> complete_;
+};
+
+TEST(ChooseCommit, IsTheLastCompleteOneWhereverRunsWereKilled) {
+  for (std::uint64_t seed = 0; seed < 3000; ++seed) {
+    SCOPED_TRACE(seed);
+    Simulated(seed).life();
+    if (HasFatalFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace penstock::zero::test
