@@ -8,8 +8,8 @@ namespace penstock::python {
 namespace {
 
 [[noreturn]] void raise(penstock_code code, const std::string& message, const nb::dict& fields) {
-  const nb::object exception = nb::module_::import_("penstock.errors")
-                                   .attr("exception_of")(code, message, **fields);
+  const nb::object exception =
+      nb::module_::import_("penstock.errors").attr("exception_of")(code, message, **fields);
   PyErr_SetObject(exception.type().ptr(), exception.ptr());
   throw nb::python_error();
 }
@@ -41,17 +41,18 @@ void check(penstock_error* returned) {
 
 void refuse(const Refusal& refusal) {
   nb::dict fields;
-  std::string message = std::string(refusal.argument) + " of " + refusal.function + ": " + refusal.reason;
+  std::string message = refusal.reason + ": " + refusal.argument;
   const auto add = [&](const char* name, const char* label, const std::string& text) {
     fields[name] = text;
-    if (!text.empty()) message += std::string(label) + text;
+    if (!text.empty()) message += label + text;
   };
+  add("wanted", ", wanted ", refusal.wanted);
+  add("got", ", got ", refusal.got);
+  message += std::string(" [") + refusal.function + "]";
+  add("advice", "\n  try     ", refusal.advice);
   fields["operation"] = std::string(refusal.function);
   fields["object"] = std::string(refusal.argument);
   fields["reason"] = refusal.reason;
-  add("wanted", ", wanted ", refusal.wanted);
-  add("got", ", got ", refusal.got);
-  add("advice", "\n  try     ", refusal.advice);
   raise(refusal.code, message, fields);
 }
 

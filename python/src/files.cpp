@@ -1,6 +1,6 @@
 // penstock.Files: ranges of files, moved in the background.
+#include "arguments.hpp"
 #include "bind.hpp"
-#include "enumeration.hpp"
 #include "handle.hpp"
 #include "memory.hpp"
 
@@ -18,11 +18,15 @@ namespace {
 
 class Files {
  public:
-  Files(std::uint32_t threads, std::uint32_t depth, std::uint64_t request_bytes, const std::string& engine,
+  Files(std::uint32_t threads, std::uint32_t depth, std::uint64_t request_max, const std::string& engine,
         double deadline_seconds) {
+    check_above_zero("Files", {{"threads", threads},
+                               {"depth", depth},
+                               {"request_max", static_cast<double>(request_max)},
+                               {"deadline_seconds", deadline_seconds}});
     const penstock_files_options options{
         .size = sizeof(options),
-        .request_bytes = request_bytes,
+        .request_max = request_max,
         .depth = depth,
         .threads = threads,
         .engine = number_of(engine, io_engines, "Files", "engine"),
@@ -115,7 +119,8 @@ class Files {
 }  // namespace
 
 void bind_files(nb::module_& module) {
-  nb::class_<Files>(module, "Files", R"(Reads and writes ranges of files that the caller names, in the background.
+  nb::class_<Files>(module, "Files",
+                    R"(Reads and writes ranges of files that the caller names, in the background.
 
 Any offset, length and address is taken. Multiples of 4096 are fastest: their bytes bypass the page cache, where the
 file system allows it, and are not copied. Nothing is made durable. Transfers are executed in any order: do not start one
@@ -125,28 +130,32 @@ Calls may come from any thread; they follow each other. close(), the end of a `w
 for the transfers.
 
 threads: a transfer is cut into as many parts, moved at the same time. depth: most requests in flight of each thread.
-request_bytes: most bytes of one request to the drive, a multiple of 4096. engine: "automatic", "io_uring", "libaio" or
+request_max: most bytes of one request to the drive, a multiple of 4096. engine: "automatic", "io_uring", "libaio" or
 "threads". deadline_seconds: for one request, and for opening a file.)")
       .def(nb::init<std::uint32_t, std::uint32_t, std::uint64_t, const std::string&, double>(), nb::kw_only(),
-           nb::arg("threads") = 1, nb::arg("depth") = 128, nb::arg("request_bytes") = 1 << 20,
+           nb::arg("threads") = 1, nb::arg("depth") = 128, nb::arg("request_max") = 1 << 20,
            nb::arg("engine") = "automatic", nb::arg("deadline_seconds") = 60.0)
-      .def("begin_read", &Files::begin_read, nb::arg("path"), nb::arg("into"), nb::arg("offset") = 0,
+      .def("begin_read", &Files::begin_read, nb::arg("path"), nb::arg("into").none(), nb::arg("offset") = 0,
            R"(Starts to fill `into`, contiguous host memory, with the bytes of the file from `offset` on.
 
 Raises NotFound, PermissionDenied, InvalidArgument, Truncated if the file ends before the last byte; nothing has started
 then.)")
-      .def("begin_write", &Files::begin_write, nb::arg("path"), nb::arg("source"), nb::arg("offset") = 0,
-           R"(Starts to write `source`, contiguous host memory that stays unchanged until wait(), to the file from
+      .def(
+          "begin_write", &Files::begin_write, nb::arg("path"), nb::arg("source").none(),
+          nb::arg("offset") = 0,
+          R"(Starts to write `source`, contiguous host memory that stays unchanged until wait(), to the file from
 `offset` on. Makes the file, with mode 0600, or extends it if necessary; bytes that it has elsewhere stay.
 
 Raises what begin_read() raises, and NoSpace.)")
-      .def("wait", &Files::wait, R"(Waits until all transfers have ended. Returns how many were started since the last call.
+      .def("wait", &Files::wait,
+           R"(Waits until all transfers have ended. Returns how many were started since the last call.
 
 Raises the error of the first transfer that has failed, with the file and the offset; those of the others are its notes.
 After DeadlineExceeded the memory of these transfers is never freed, because the kernel may still use it.)")
       .def_prop_ro("started", &Files::started, "Transfers that were started since the last wait().")
       .def_prop_ro("notes", &Files::notes,
-                   "What was done otherwise than asked for so far, with reasons: another engine, buffered I/O, copies.")
+                   "What was done otherwise than asked for so far, with reasons: another engine, buffered "
+                   "I/O, copies.")
       .def("close", &Files::close, "Waits as wait() does, and frees the object. A second call does nothing.")
       .def("__enter__", [](nb::object self) { return self; })
       .def("__exit__", [](Files& files, nb::args) { files.close(); });

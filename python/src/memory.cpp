@@ -64,9 +64,9 @@ Memory Memory::of_buffer(nb::handle object, Use use, const char* function, const
   auto view = std::make_unique<Py_buffer>();
   const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (use == Use::write ? PyBUF_WRITABLE : 0);
   if (PyObject_GetBuffer(object.ptr(), view.get(), flags) != 0) {
-    refuse_object(object, function, argument, take_python_error(),
-                  use == Use::write ? "pass memory that is contiguous and may be written"
-                                    : "pass a contiguous copy");
+    refuse_object(
+        object, function, argument, take_python_error(),
+        use == Use::write ? "pass memory that is contiguous and may be written" : "pass a contiguous copy");
   }
   memory.view_.reset(view.release());
   memory.data_ = static_cast<std::byte*>(memory.view_->buf);

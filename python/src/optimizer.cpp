@@ -1,6 +1,6 @@
 // penstock.Tile and penstock.Workers: updates of elements in memory of the caller.
+#include "arguments.hpp"
 #include "bind.hpp"
-#include "enumeration.hpp"
 #include "handle.hpp"
 #include "memory.hpp"
 
@@ -13,11 +13,13 @@ namespace penstock::python {
 
 namespace {
 
-const Choices formats{{"fp32", PENSTOCK_STATE_FP32},           {"split", PENSTOCK_STATE_SPLIT},
-                      {"split_bf16", PENSTOCK_STATE_SPLIT_BF16}, {"split_q8", PENSTOCK_STATE_SPLIT_Q8},
-                      {"moments", PENSTOCK_STATE_MOMENTS},     {"moments_bf16", PENSTOCK_STATE_MOMENTS_BF16}};
-const Choices optimizers{
-    {"adam", PENSTOCK_ADAM}, {"lion", PENSTOCK_LION}, {"adagrad", PENSTOCK_ADAGRAD}};
+const Choices formats{{"fp32", PENSTOCK_STATE_FP32},
+                      {"split", PENSTOCK_STATE_SPLIT},
+                      {"split_bf16", PENSTOCK_STATE_SPLIT_BF16},
+                      {"split_q8", PENSTOCK_STATE_SPLIT_Q8},
+                      {"moments", PENSTOCK_STATE_MOMENTS},
+                      {"moments_bf16", PENSTOCK_STATE_MOMENTS_BF16}};
+const Choices optimizers{{"adam", PENSTOCK_ADAM}, {"lion", PENSTOCK_LION}, {"adagrad", PENSTOCK_ADAGRAD}};
 const Choices kinds{{"master", PENSTOCK_MASTER},
                     {"first_moment", PENSTOCK_FIRST_MOMENT},
                     {"second_moment", PENSTOCK_SECOND_MOMENT}};
@@ -84,29 +86,26 @@ class Tile {
     refuse({.function = "Tile",
             .argument = "state",
             .reason = "its size is another one",
-            .wanted = std::to_string(wanted) + " bytes, of " + std::to_string(tile_.elements) + " elements in " +
-                      format,
+            .wanted = std::to_string(wanted) + " bytes, of " + std::to_string(tile_.elements) +
+                      " elements in " + format,
             .got = std::to_string(state_.bytes()),
             .advice = "make it of state_bytes()"});
   }
 
-  void initialize(std::optional<nb::object> initial, const Workers* workers) {
+  void initialize(nb::handle initial, const Workers* workers) {
     constexpr const char* function = "Tile.initialize";
     const auto own_workers = get(workers, function);
-    std::optional<Elements> values;
-    if (initial) {
-      values = Elements::of(*initial, Use::read, function, "initial");
-      check_count(*values, function, "initial");
-    }
-    const Elements& from = values ? *values : parameter_;
+    const Elements values = Elements::of(initial, Use::read, function, "initial");
+    check_count(values, function, "initial");
     run([&] {
-      return penstock_tile_initialize(&tile_, from.memory.data(), from.dtype, own_workers.get());
+      return penstock_tile_initialize(&tile_, values.memory.data(), values.dtype, own_workers.get());
     });
   }
 
-  std::optional<std::int64_t> step(nb::handle gradient, std::uint64_t number, float learning_rate, float beta1,
-                                   float beta2, float epsilon, float weight_decay, bool decoupled_decay,
-                                   bool bias_correction, float gradient_factor, const Workers* workers) {
+  std::optional<std::int64_t> step(nb::handle gradient, std::uint64_t number, float learning_rate,
+                                   float beta1, float beta2, float epsilon, float weight_decay,
+                                   bool decoupled_decay, bool bias_correction, float gradient_factor,
+                                   const Workers* workers) {
     constexpr const char* function = "Tile.step";
     const auto own_workers = get(workers, function);
     const Elements gradients = Elements::of(gradient, Use::read, function, "gradient");
@@ -145,8 +144,7 @@ class Tile {
                const Workers* workers) {
     constexpr const char* function = "Tile.restore";
     const auto own_workers = get(workers, function);
-    const std::optional<Elements> masters =
-        floats_of(master, Use::read, tile_.elements, function, "master");
+    const std::optional<Elements> masters = floats_of(master, Use::read, tile_.elements, function, "master");
     std::optional<Elements> moments[2];
     if (first) moments[0] = floats_of(*first, Use::read, tile_.elements, function, "first_moment");
     if (second) moments[1] = floats_of(*second, Use::read, tile_.elements, function, "second_moment");
@@ -176,9 +174,10 @@ class Tile {
 }  // namespace
 
 void bind_optimizer(nb::module_& module) {
-  nb::class_<Workers>(module, "Workers",
-                      "Threads that share the work of updates: `threads`, the calling one included, 1 to 1024. Any "
-                      "thread may use them.")
+  nb::class_<Workers>(
+      module, "Workers",
+      "Threads that share the work of updates: `threads`, the calling one included, 1 to 1024. Any "
+      "thread may use them.")
       .def(nb::init<std::uint32_t>(), nb::arg("threads"));
   module.def("state_bytes", &state_bytes, nb::arg("format"), nb::arg("elements"), nb::kw_only(),
              nb::arg("optimizer") = "adam", "The bytes of the state of a Tile.");
@@ -190,25 +189,30 @@ first_element: the number of the first element in the model, which seeds stochas
 
 A tile keeps the memory of both from being freed. One thread at a time calls it.)")
       .def(nb::init<nb::handle, nb::handle, const std::string&, const std::string&, std::uint64_t>(),
-           nb::arg("state"), nb::arg("parameter"), nb::kw_only(), nb::arg("format") = "fp32",
+           nb::arg("state").none(), nb::arg("parameter").none(), nb::kw_only(), nb::arg("format") = "fp32",
            nb::arg("optimizer") = "adam", nb::arg("first_element") = 0)
-      .def("initialize", &Tile::initialize, nb::arg("initial") = nb::none(), nb::arg("workers") = nb::none(),
-           "Sets the masters to `initial`, or to the parameter, and the moments to 0; and writes the parameter.")
-      .def("step", &Tile::step, nb::arg("gradient"), nb::arg("number"), nb::kw_only(),
-           nb::arg("learning_rate"), nb::arg("beta1") = 0.9f, nb::arg("beta2") = 0.999f,
-           nb::arg("epsilon") = 1e-8f, nb::arg("weight_decay") = 0.0f, nb::arg("decoupled_decay") = true,
-           nb::arg("bias_correction") = true, nb::arg("gradient_factor") = 1.0f,
-           nb::arg("workers") = nb::none(),
-           R"(Updates the tile. number: of the step, from 1. decoupled_decay: True as AdamW. gradient_factor unscales and
+      .def("initialize", &Tile::initialize, nb::arg("initial").none(), nb::arg("workers") = nb::none(),
+           "Sets the masters to `initial`, other memory than the parameter's, and the moments to 0; and "
+           "writes the "
+           "parameter.")
+      .def(
+          "step", &Tile::step, nb::arg("gradient").none(), nb::arg("number"), nb::kw_only(),
+          nb::arg("learning_rate"), nb::arg("beta1") = 0.9f, nb::arg("beta2") = 0.999f,
+          nb::arg("epsilon") = 1e-8f, nb::arg("weight_decay") = 0.0f, nb::arg("decoupled_decay") = true,
+          nb::arg("bias_correction") = true, nb::arg("gradient_factor") = 1.0f,
+          nb::arg("workers") = nb::none(),
+          R"(Updates the tile. number: of the step, from 1. decoupled_decay: True as AdamW. gradient_factor unscales and
 clips the gradient. Returns the first element of the first block of 16384 with a value that is not finite now, or None.
 
 Bits are equal for every number of threads and every instruction set.)")
-      .def("read", &Tile::read, nb::arg("kind"), nb::arg("into"), nb::arg("first") = 0,
-           R"(Fills `into`, of float32, with elements of a state from `first` on. kind: "master", "first_moment" or
+      .def(
+          "read", &Tile::read, nb::arg("kind"), nb::arg("into").none(), nb::arg("first") = 0,
+          R"(Fills `into`, of float32, with elements of a state from `first` on. kind: "master", "first_moment" or
 "second_moment".)")
-      .def("restore", &Tile::restore, nb::arg("master"), nb::arg("first_moment") = nb::none(),
+      .def("restore", &Tile::restore, nb::arg("master").none(), nb::arg("first_moment") = nb::none(),
            nb::arg("second_moment") = nb::none(), nb::arg("workers") = nb::none(),
-           "Sets all states, in float32, and writes the parameter. A moment that the optimizer does not keep is None.")
+           "Sets all states, in float32, and writes the parameter. A moment that the optimizer does not keep "
+           "is None.")
       .def_prop_ro("elements", &Tile::elements);
 }
 

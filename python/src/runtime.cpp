@@ -1,10 +1,11 @@
 // penstock.Runtime: tensors in host memory under a budget and in swap files.
+#include "arguments.hpp"
 #include "bind.hpp"
-#include "enumeration.hpp"
 #include "handle.hpp"
 
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 #include <cstdint>
 #include <filesystem>
@@ -29,7 +30,7 @@ struct Path {
   std::filesystem::path directory;
   std::uint64_t capacity;
   double weight;
-  std::uint64_t request_bytes, in_flight_bytes;
+  std::uint64_t request_max, in_flight_max;
   std::string engine;
   double deadline_seconds;
 };
@@ -114,15 +115,21 @@ class Runtime {
           const std::string& eviction, std::uint64_t lookahead) {
     std::vector<penstock_path> given;
     for (const Path& path : paths) {
+      check_above_zero("Path", {{"capacity", static_cast<double>(path.capacity)},
+                                {"weight", path.weight},
+                                {"request_max", static_cast<double>(path.request_max)},
+                                {"in_flight_max", static_cast<double>(path.in_flight_max)},
+                                {"deadline_seconds", path.deadline_seconds}});
       given.push_back({.size = sizeof(penstock_path),
                        .directory = path.directory.c_str(),
                        .capacity = path.capacity,
                        .weight = path.weight,
-                       .request_bytes = path.request_bytes,
-                       .in_flight_bytes = path.in_flight_bytes,
+                       .request_max = path.request_max,
+                       .in_flight_max = path.in_flight_max,
                        .engine = number_of(path.engine, io_engines, "Path", "engine"),
                        .deadline_seconds = path.deadline_seconds});
     }
+    check_above_zero("Runtime", {{"lookahead", static_cast<double>(lookahead)}});
     const penstock_runtime_options options{
         .size = sizeof(options),
         .host_budget = host_budget,
@@ -202,17 +209,17 @@ void bind_runtime(nb::module_& module) {
   nb::class_<Path>(module, "Path", R"(One directory on one drive.
 
 capacity: most bytes of its swap file, which are reserved. weight: its share of the bytes is weight / (the sum of all).
-request_bytes: most bytes of one request. in_flight_bytes: most bytes in flight. deadline_seconds: for one request.)")
+request_max: most bytes of one request. in_flight_max: most bytes in flight. deadline_seconds: for one request.)")
       .def(
           "__init__",
           [](Path* path, std::filesystem::path directory, std::uint64_t capacity, double weight,
-             std::uint64_t request_bytes, std::uint64_t in_flight_bytes, std::string engine,
+             std::uint64_t request_max, std::uint64_t in_flight_max, std::string engine,
              double deadline_seconds) {
-            new (path) Path{std::move(directory), capacity,          weight,          request_bytes,
-                            in_flight_bytes,      std::move(engine), deadline_seconds};
+            new (path) Path{std::move(directory), capacity,          weight,          request_max,
+                            in_flight_max,        std::move(engine), deadline_seconds};
           },
           nb::arg("directory"), nb::arg("capacity"), nb::kw_only(), nb::arg("weight") = 1.0,
-          nb::arg("request_bytes") = 4 << 20, nb::arg("in_flight_bytes") = 16 << 20,
+          nb::arg("request_max") = 4 << 20, nb::arg("in_flight_max") = 16 << 20,
           nb::arg("engine") = "automatic", nb::arg("deadline_seconds") = 60.0)
       .def_ro("directory", &Path::directory)
       .def_ro("capacity", &Path::capacity);
@@ -229,8 +236,9 @@ reference. Delete the arrays that were made of it before: end() raises InUse oth
       .def("__exit__", [](Lease& lease, nb::args) { lease.end(); });
 
   nb::class_<Tensor>(module, "Tensor", "Named bytes of a Runtime.")
-      .def("lease", &Tensor::lease, nb::arg("access"),
-           R"(Waits until the tensor is in memory, and returns a Lease. access: "read", which any number of leases may have
+      .def(
+          "lease", &Tensor::lease, nb::arg("access"),
+          R"(Waits until the tensor is in memory, and returns a Lease. access: "read", which any number of leases may have
 at a time, "modify", or "overwrite", which does not load it: bytes that are not written are undefined.
 
 Raises BudgetTooSmall, naming the leases, when memory has no room and no transfer can free any; InvalidArgument, also for
@@ -238,11 +246,13 @@ a tensor that is read before it was written, and when this thread holds a lease 
 IoFailed and others, of the disk.)")
       .def("prefetch", &Tensor::prefetch, "Hints that it is used soon: loads it when memory has room.")
       .def("discard", &Tensor::discard, "Discards its contents, in memory and on disk.")
-      .def("remove", &Tensor::remove, "Removes it, without leases, and frees what it has. Waits for its transfers.")
+      .def("remove", &Tensor::remove,
+           "Removes it, without leases, and frees what it has. Waits for its transfers.")
       .def_prop_ro("name", &Tensor::name)
       .def_prop_ro("nbytes", &Tensor::bytes);
 
-  nb::class_<Runtime>(module, "Runtime", R"(Keeps tensors, which are named bytes, in host memory under a budget and in swap
+  nb::class_<Runtime>(module, "Runtime",
+                      R"(Keeps tensors, which are named bytes, in host memory under a budget and in swap
 files, and moves them between the two. Every block that is read back is verified. Any thread may call it.
 
 host_budget: bytes of host memory, allocated by the call. paths: none keep all tensors in memory. pinning: "none",
@@ -253,22 +263,25 @@ for.)")
                     std::uint64_t>(),
            nb::arg("host_budget"), nb::arg("paths") = nb::list(), nb::kw_only(), nb::arg("pinning") = "none",
            nb::arg("eviction") = "planned", nb::arg("lookahead") = 64 << 20)
-      .def("add", &Runtime::add, nb::arg("name"), nb::arg("nbytes"), nb::kw_only(), nb::arg("in_memory") = false,
-           nb::arg("write_behind") = false,
-           R"(Adds a tensor, which has no contents. name: for messages, unique in the runtime. in_memory: it keeps a range of
+      .def("add", &Runtime::add, nb::arg("name"), nb::arg("nbytes"), nb::kw_only(),
+           nb::arg("in_memory") = false, nb::arg("write_behind") = false,
+           R"(Adds a tensor, which has no contents. name: for messages. in_memory: it keeps a range of
 host memory, and has no place on disk. write_behind: it is stored as soon as a lease that changes it ends.
 
-Raises AlreadyExists, NoSpace when no path has room, BudgetTooSmall when host memory has none.)")
+Raises NoSpace when no path has room, BudgetTooSmall when host memory has none.)")
       .def("end_round", &Runtime::end_round,
            "Ends a round of uses, such as a training step. Its order predicts that of the next round.")
       .def("flush", &Runtime::flush,
-           "Waits until every changed tensor that is written behind is on disk. Raises the first store's error.")
+           "Waits until every changed tensor that is written behind is on disk. Raises the first store's "
+           "error.")
       .def("sync", &Runtime::sync, "The same, and makes the bytes durable.")
       .def("report", &Runtime::report,
-           "Bytes of the budget that no tensor has, bytes read and written so far, repeated requests, seconds of waits.")
+           "Bytes of the budget that no tensor has, bytes read and written so far, repeated requests, "
+           "seconds of waits.")
       .def_prop_ro("notes", &Runtime::notes, "Options that are not in effect, with reasons.")
       .def("take_messages", &Runtime::take_messages,
-           "What has happened since the last call and was no error, such as stores that moved to another path.")
+           "What has happened since the last call and was no error, such as stores that moved to another "
+           "path.")
       .def("close", &Runtime::close,
            "Waits for the transfers in flight and frees the memory once all leases have ended.")
       .def("__enter__", [](nb::object self) { return self; })

@@ -18,7 +18,7 @@ using tiers::FileTransfers;
 Result<FileTransfers::Options> read(const char* function, const penstock_files_options* given) {
   PENSTOCK_TRY_ASSIGN(const auto from, c::read_struct(function, "options", given));
   FileTransfers::Options options;
-  if (from.request_bytes != 0) options.request_max = ByteCount(from.request_bytes);
+  if (from.request_max != 0) options.request_max = ByteCount(from.request_max);
   if (from.depth != 0) options.depth = from.depth;
   if (from.threads != 0) options.threads = from.threads;
   PENSTOCK_TRY_ASSIGN(options.engine,

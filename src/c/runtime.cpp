@@ -34,8 +34,8 @@ Result<swap::PathOptions> read(const char* function, const penstock_path* given)
   PENSTOCK_TRY(c::check_not_null(function, {{"options.paths.directory", from.directory}}));
   swap::PathOptions path{.directory = from.directory, .capacity = ByteCount(from.capacity)};
   if (from.weight != 0) path.weight = from.weight;
-  if (from.request_bytes != 0) path.request_max = ByteCount(from.request_bytes);
-  if (from.in_flight_bytes != 0) path.in_flight_max = ByteCount(from.in_flight_bytes);
+  if (from.request_max != 0) path.request_max = ByteCount(from.request_max);
+  if (from.in_flight_max != 0) path.in_flight_max = ByteCount(from.in_flight_max);
   PENSTOCK_TRY_ASSIGN(path.deadline, c::duration(function, "options.paths.deadline_seconds",
                                                  from.deadline_seconds, path.deadline));
   PENSTOCK_TRY_ASSIGN(path.engine, c::enumerator<tiers::EngineChoice>(function, "options.paths.engine",

@@ -3,6 +3,8 @@
 #include "sim/one_rank.hpp"
 
 #include <penstock/tiers/io/fault_engine.hpp>
+#include <penstock/tiers/io/fault_file_system.hpp>
+#include <penstock/tiers/io/file_system.hpp>
 #include <penstock/zero/rank.hpp>
 
 #include <gtest/gtest.h>
@@ -127,6 +129,45 @@ TEST(CommitAfterFaults, IsWholeInTheOtherDirectoryWhereAFlushHasFailed) {
       expect_resumed(config, digest);
     }
   }
+}
+
+// Where the manifest of a failed commit cannot be removed, another process goes on from the complete one.
+TEST(CommitAfterFaults, IsGoneOnFromWhereTheManifestOfAFailedOneStays) {
+  using tiers::FileSystemFault;
+  using Operation = FileSystemFault::Operation;
+  std::uint64_t failed = 0;
+  for (std::uint64_t sync = 0; sync < 8; ++sync) {
+    for (std::uint64_t first = 0; first < 5; ++first) {
+      for (const std::uint64_t second : {first, first + 1, first + 2}) {
+        SCOPED_TRACE("sync " + std::to_string(sync) + ", removals " + std::to_string(first) + " and " +
+                     std::to_string(second));
+        const ScratchDirectory scratch;
+        const Config config = durable_config(scratch.path());
+        std::string digest;
+        {
+          tiers::FaultFileSystem files(tiers::real_file_system(),
+                                       {FileSystemFault::fail(Operation::sync_directory, sync, EIO),
+                                        FileSystemFault::fail(Operation::remove, first, EIO),
+                                        FileSystemFault::fail(Operation::remove, second, EIO)});
+          const auto run =
+              OneRank::create(config, two_units(),
+                              {.durable_files = [&](swap::PathOptions& path) { path.file_system = &files; }});
+          if (!run) continue;
+          run->initialize();
+          run->train();
+          auto committed = run->engine().commit();
+          for (int attempt = 0; attempt < 4 && !committed; ++attempt, ++failed)
+            committed = run->engine().commit();
+          // The bytes of failed ones are kept as long as their manifests may be there.
+          if (!committed && committed.error().code() == ErrorCode::no_space) continue;
+          ASSERT_TRUE(committed) << committed.error().message();
+          digest = run->engine().digest().value();
+        }
+        expect_resumed(config, digest);
+      }
+    }
+  }
+  EXPECT_GT(failed, 10u);
 }
 
 // A later process would not find the bytes.

@@ -13,9 +13,9 @@ typedef struct penstock_files penstock_files;
 
 typedef struct penstock_files_options {
   size_t size;
-  uint64_t request_bytes; /* most bytes of one request to the drive; 0: 1 MiB; a multiple of 4096 */
-  uint32_t depth;         /* most requests in flight of each thread; 0: 128 */
-  uint32_t threads;       /* a transfer is cut into as many parts, moved at the same time; 0: 1 */
+  uint64_t request_max; /* most bytes of one request to the drive; 0: 1 MiB; a multiple of 4096 */
+  uint32_t depth;       /* most requests in flight of each thread; 0: 128 */
+  uint32_t threads;     /* a transfer is cut into as many parts, moved at the same time; 0: 1 */
   penstock_io_engine engine;
   double deadline_seconds; /* for one request, and for opening a file; 0: 60 */
 } penstock_files_options;

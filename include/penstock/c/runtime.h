@@ -14,10 +14,10 @@ typedef struct penstock_runtime penstock_runtime;
 typedef struct penstock_path {
   size_t size;
   const char* directory;
-  uint64_t capacity;        /* most bytes of its swap file, which are reserved */
-  double weight;            /* its share of the bytes is weight / (the sum of all weights); 0: 1 */
-  uint64_t request_bytes;   /* most bytes of one request; 0: 4 MiB */
-  uint64_t in_flight_bytes; /* 0: 16 MiB */
+  uint64_t capacity;      /* most bytes of its swap file, which are reserved */
+  double weight;          /* its share of the bytes is weight / (the sum of all weights); 0: 1 */
+  uint64_t request_max;   /* most bytes of one request; 0: 4 MiB */
+  uint64_t in_flight_max; /* 0: 16 MiB */
   penstock_io_engine engine;
   double deadline_seconds; /* for one request; 0: 60 */
 } penstock_path;
@@ -52,7 +52,7 @@ typedef uint64_t penstock_tensor;
 
 typedef struct penstock_tensor_options {
   size_t size;
-  const char* name;     /* for messages; unique in the runtime */
+  const char* name;     /* for messages */
   uint64_t bytes;       /* more than 0 */
   int32_t in_memory;    /* 1: it keeps a range of host memory; 0: it has an extent of a swap file */
   int32_t write_behind; /* 1: stored as soon as a lease that changes it ends */
@@ -60,8 +60,8 @@ typedef struct penstock_tensor_options {
 
 /* Adds a tensor, which has no contents.
  *
- * Errors: PENSTOCK_ALREADY_EXISTS, for a name that another tensor has; PENSTOCK_NO_SPACE, when no path has room;
- * PENSTOCK_BUDGET_TOO_SMALL, when host memory has none or is smaller than the tensor. */
+ * Errors: PENSTOCK_NO_SPACE, when no path has room; PENSTOCK_BUDGET_TOO_SMALL, when host memory has none or is smaller
+ * than the tensor. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_add(penstock_runtime* runtime,
                                                                       const penstock_tensor_options* options,
                                                                       penstock_tensor* tensor);

@@ -35,10 +35,15 @@ class Views {
         std::uint32_t ranks)
       : operation_(operation), directory_(directory), ranks_(ranks) {
     for (const CommitView& view : views) {
-      seen_.push_back({{view.manifests.begin(), view.manifests.end()}, {}});
+      seen_.push_back({{view.manifests.begin(), view.manifests.end()}, {}, {}});
       for (const CommitView::Mark& mark : view.marks)
         seen_.back().marks.emplace(static_cast<std::uint32_t>(mark.rank), mark.run);
-      for (const FoundManifest& one : view.manifests) commits_[part_of(one, 0)].insert(one.rank);
+      has_marks_ |= !view.marks.empty();
+      for (const FoundManifest& one : view.manifests) {
+        commits_[part_of(one, 0)].insert(one.rank);
+        std::uint64_t& oldest = seen_.back().oldest.try_emplace(one.rank, one.generation).first->second;
+        oldest = std::min(oldest, one.generation);
+      }
     }
   }
 
@@ -72,27 +77,28 @@ class Views {
 
   /// Errors: not_found, corrupted.
   [[nodiscard]] Result<void> check_newer(const std::optional<FoundManifest>& last) const {
-    std::vector<FoundManifest> newer;
-    for (const auto& [commit, parts] : commits_) {
-      if (commit != last && (!last || commit.generation >= last->generation)) newer.push_back(commit);
-    }
-    std::sort(newer.begin(), newer.end(),
-              [](const auto& a, const auto& b) { return a.generation > b.generation; });
-    for (const FoundManifest& commit : newer) {
+    for (const FoundManifest& commit : newest_first()) {
+      if (commit == last || (last && commit.generation < last->generation)) continue;
       if (commits_.at(commit).size() == commit.ranks) return unreadable(commit);
       if (was_complete(commit, last)) return missing_part(commit);
     }
-    if (last || !has_marks()) return ok();
-    return with_ranks(Error(ErrorCode::corrupted, operation_)
-                          .object(directory_.string())
-                          .reason("a run has its number there, and no rank finds a commit of it")
-                          .advice("bring back what was removed; for a new run, name another directory"));
+    return check_marks();
+  }
+  /// Errors: corrupted, for a commit that lacks a part.
+  [[nodiscard]] Result<void> check_any(const std::optional<FoundManifest>& last) const {
+    if (last || commits_.empty()) return ok();
+    const std::vector<FoundManifest> commits = newest_first();
+    for (const FoundManifest& commit : commits) {
+      if (commits_.at(commit).size() == commit.ranks) return unreadable(commit);
+    }
+    return missing_part(commits.front());
   }
 
  private:
   struct Seen {
     std::set<FoundManifest> manifests;
     std::map<std::uint32_t, RankDirectory::Run> marks;  // by rank
+    std::map<std::uint32_t, std::uint64_t> oldest;      // generation of a manifest, by rank
   };
   struct Place {
     std::uint32_t viewer, rank;
@@ -104,9 +110,6 @@ class Views {
 
   [[nodiscard]] const Seen& view_of(std::uint32_t rank) const {
     return seen_.size() == 1 ? seen_.front() : seen_.at(rank);
-  }
-  [[nodiscard]] bool has_marks() const {
-    return std::any_of(seen_.begin(), seen_.end(), [](const Seen& seen) { return !seen.marks.empty(); });
   }
   [[nodiscard]] std::uint32_t viewer_of(const FoundManifest& part) const {
     const auto sees = [&](const Seen& seen) { return seen.manifests.contains(part); };
@@ -122,22 +125,40 @@ class Views {
     }
     return std::nullopt;
   }
+  [[nodiscard]] std::vector<FoundManifest> newest_first() const {
+    std::vector<FoundManifest> commits;
+    for (const auto& [commit, parts] : commits_) commits.push_back(commit);
+    std::stable_sort(commits.begin(), commits.end(),
+                     [](const auto& a, const auto& b) { return a.generation > b.generation; });
+    return commits;
+  }
   /// Once a commit is complete, each of its ranks has the run's number, and removes its part of the commit before. A
   /// rank that had none before has no number while its first one is incomplete.
   [[nodiscard]] bool was_complete(const FoundManifest& commit,
                                   const std::optional<FoundManifest>& last) const {
-    if (!last) return commit.generation > 1 || has_marks();
+    const auto tells = [&](const Seen& seen, std::uint32_t rank) {
+      const bool had_one = last ? rank < last->ranks || seen.marks.contains(rank) : has_marks_;
+      return had_one && seen.manifests.contains(part_of(commit, rank)) &&
+             seen.oldest.at(rank) == commit.generation;
+    };
+    const std::set<std::uint32_t>& parts = commits_.at(commit);
     return std::any_of(seen_.begin(), seen_.end(), [&](const Seen& seen) {
-      return std::any_of(seen.manifests.begin(), seen.manifests.end(), [&](const FoundManifest& part) {
-        const bool had_one = part.rank < last->ranks || seen.marks.contains(part.rank);
-        return part_of(part, 0) == commit && had_one && !has_older(seen, part);
-      });
+      return std::any_of(parts.begin(), parts.end(), [&](std::uint32_t rank) { return tells(seen, rank); });
     });
   }
-  static bool has_older(const Seen& seen, const FoundManifest& part) {
-    return std::any_of(seen.manifests.begin(), seen.manifests.end(), [&](const FoundManifest& one) {
-      return one.rank == part.rank && one.generation < part.generation;
-    });
+  /// Where a number is, a manifest must be.
+  [[nodiscard]] Result<void> check_marks() const {
+    for (std::uint32_t viewer = 0; viewer < seen_.size(); ++viewer) {
+      for (const auto& [rank, run] : seen_[viewer].marks) {
+        if (seen_[viewer].oldest.contains(rank)) continue;
+        return with_ranks(
+            Error(ErrorCode::corrupted, operation_)
+                .object(part_name(rank))
+                .reason("it has the number of a run, and no manifest that can be read")
+                .advice("bring back what was removed or damaged; for a new run, name another directory"));
+      }
+    }
+    return ok();
   }
 
   [[nodiscard]] std::string part_name(std::uint32_t rank) const {
@@ -204,6 +225,7 @@ class Views {
   const char* operation_;
   const std::filesystem::path& directory_;
   std::uint32_t ranks_;
+  bool has_marks_ = false;
   std::vector<Seen> seen_;                                    // by rank, or one for all
   std::map<FoundManifest, std::set<std::uint32_t>> commits_;  // by their rank 0: the ranks with a part
 };
@@ -217,6 +239,17 @@ Result<std::optional<FoundManifest>> choose_commit(const char* operation,
   PENSTOCK_TRY(seen.check_one_run());
   const auto last = seen.last_usable();
   PENSTOCK_TRY(seen.check_newer(last));
+  return last;
+}
+
+Result<std::optional<FoundManifest>> choose_checkpoint(const char* operation,
+                                                       const std::filesystem::path& directory,
+                                                       std::span<const CommitView> views,
+                                                       std::uint32_t ranks) {
+  const Views seen(operation, directory, views, ranks);
+  PENSTOCK_TRY(seen.check_one_run());
+  const auto last = seen.last_usable();
+  PENSTOCK_TRY(seen.check_any(last));
   return last;
 }
 

@@ -28,7 +28,8 @@ struct CommitView {
 };
 
 /// The last commit that `ranks` ranks can go on from: each sees its own part, if the commit has as many ranks, and else
-/// the parts of all. None, if no commit was ever complete. What is newer was never complete, and may be removed.
+/// the parts of all. None, if no commit is complete. What is newer is incomplete, as far as its ranks can tell, and may
+/// be removed.
 ///
 /// `views`: of each rank, or one that all have. Pure: every rank that has the same views chooses the same.
 ///
@@ -38,5 +39,13 @@ struct CommitView {
                                                                  const std::filesystem::path& directory,
                                                                  std::span<const CommitView> views,
                                                                  std::uint32_t ranks);
+
+/// The same in the directory of a checkpoint, which nothing removes: a newer one that is incomplete does not matter.
+///
+/// Errors: corrupted, if each lacks a part.
+[[nodiscard]] Result<std::optional<FoundManifest>> choose_checkpoint(const char* operation,
+                                                                     const std::filesystem::path& directory,
+                                                                     std::span<const CommitView> views,
+                                                                     std::uint32_t ranks);
 
 }  // namespace penstock::zero

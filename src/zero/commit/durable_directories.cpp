@@ -289,8 +289,7 @@ Result<CommitView> view_commits(const Options& options, std::uint32_t engine,
     const auto marks = RankDirectory::marks_of(options, rank);
     if (!marks && !is_gone(marks.error())) return marks.error();
     if (marks && marks->contains(engine)) view.marks.push_back({marks->at(engine), rank});
-    PENSTOCK_TRY_ASSIGN(auto generations, RankDirectory::generations_of(options, rank, engine));
-    if (generations.size() > 2) generations.erase(generations.begin(), generations.end() - 2);
+    PENSTOCK_TRY_ASSIGN(const auto generations, RankDirectory::generations_of(options, rank, engine));
     for (const std::uint64_t generation : generations) {
       const auto one = RankDirectory::read_of(options, rank, engine, generation);
       if (one) {

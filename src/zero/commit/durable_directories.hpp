@@ -40,8 +40,7 @@ Result<void> check_directories(const RankDirectory::Options& options);
 [[nodiscard]] Result<std::map<std::uint32_t, std::vector<Manifest>>> committed_manifests(
     const RankDirectory::Options& options);
 
-/// What the rank sees of the commits of an engine: the last two manifests of each rank, since only the last one can be
-/// of an incomplete commit. `damaged`: those that cannot be used, one line each, are added.
+/// What the rank sees of the commits of an engine. `damaged`: manifests that cannot be used, one line each, are added.
 ///
 /// Errors: those of reading a manifest that is not damaged.
 [[nodiscard]] Result<CommitView> view_commits(const RankDirectory::Options& options, std::uint32_t engine,

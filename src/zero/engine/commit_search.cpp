@@ -22,7 +22,7 @@ struct Verdict {
   std::uint32_t code = 0, failed = 0;
 };
 
-/// What each rank sees. `notes`: of this one's damaged manifests.
+/// What each rank sees. `damaged`: see view_commits().
 Result<std::vector<CommitView>> view_all(EngineContext& context, const char* operation,
                                          const RankDirectory::Options& where, std::uint32_t engine,
                                          std::vector<std::string>& damaged) {
@@ -66,12 +66,13 @@ Result<void> agree_on_outcome(EngineContext& context, const char* operation, con
 }
 
 Result<CommitSearch> search_commits(EngineContext& context, const char* operation,
-                                    const RankDirectory::Options& where, std::uint32_t engine) {
+                                    const RankDirectory::Options& where, std::uint32_t engine,
+                                    CommitChoice choose) {
   CommitSearch search;
   std::vector<std::string> damaged;
   PENSTOCK_TRY_ASSIGN(const auto views, view_all(context, operation, where, engine, damaged));
   const std::filesystem::path& directory = where.directories.front();
-  const auto chosen = choose_commit(operation, directory, views, context.communicator.size());
+  const auto chosen = choose(operation, directory, views, context.communicator.size());
   Result<void> mine = chosen ? ok() : Result<void>(with_damaged(chosen.error(), damaged));
   if (chosen && !*chosen && !damaged.empty()) {
     mine = with_damaged(

@@ -51,13 +51,16 @@ struct CommitSearch {
   std::optional<FoundManifest> last;
   std::vector<std::string> notes;
 };
-/// Agrees with the peers on the last commit of `engine`: choose_commit() of what each rank sees in its directories,
-/// `where`. Collective.
+/// choose_commit() or choose_checkpoint().
+using CommitChoice = decltype(&choose_commit);
+/// Agrees with the peers on the last commit of `engine`: `choose`, of what each rank sees in its directories, `where`.
+/// Collective.
 ///
-/// Errors, on all ranks: those of choose_commit(); unsupported, for a manifest of another version; corrupted, if
+/// Errors, on all ranks: those of `choose`; unsupported, for a manifest of another version; corrupted, if
 /// manifests are damaged and no commit is whole; those of the files and of the peers.
 [[nodiscard]] Result<CommitSearch> search_commits(EngineContext& context, const char* operation,
-                                                  const RankDirectory::Options& where, std::uint32_t engine);
+                                                  const RankDirectory::Options& where, std::uint32_t engine,
+                                                  CommitChoice choose);
 
 /// The last commit that all ranks which made it have; none where there is no directory yet. Collective.
 ///

@@ -135,7 +135,8 @@ Result<Resumed> EngineState::load_checkpoint(const std::filesystem::path& direct
   PENSTOCK_TRY(agree_on_outcome(context_, loading, found ? ok() : Result<void>(found.error())));
   const RankDirectory::Options where{
       .files = files, .directories = {*found}, .rank = rank, .deadline = deadline};
-  PENSTOCK_TRY_ASSIGN(CommitSearch search, search_commits(context_, loading, where, options_.engine_number));
+  PENSTOCK_TRY_ASSIGN(CommitSearch search,
+                      search_commits(context_, loading, where, options_.engine_number, choose_checkpoint));
   if (!search.last) {
     return Error(ErrorCode::not_found, loading)
         .object(found->string())

@@ -64,7 +64,8 @@ std::uint64_t EngineCommits::pin_of(std::uint64_t generation) const {
 }
 
 Result<void> EngineCommits::open() {
-  PENSTOCK_TRY_ASSIGN(CommitSearch search, search_commits(context_, creating, directory_.options(), engine_));
+  PENSTOCK_TRY_ASSIGN(CommitSearch search,
+                      search_commits(context_, creating, directory_.options(), engine_, choose_commit));
   last_ = search.last;
   if (last_) run_ = last_->run;
   notes_ = std::move(search.notes);
@@ -267,7 +268,8 @@ Result<CommitReport> EngineCommits::complete(Pending& commit) {
   RankDirectory::Run new_run{};
   PENSTOCK_TRY(agree_on_outcome(context_, committing, ok(), &new_run));
   manifest.attempt = new_run[0];
-  manifest.run = run_.value_or(new_run);
+  if (!run_) run_ = new_run;  // also if the commit fails: its manifest may stay
+  manifest.run = *run_;
   const Result<void> prepared = make_durable(commit);
   // Peers may have completed it: neither the manifest nor what it refers to may go.
   if (context_.failure) return *context_.failure;
@@ -278,7 +280,6 @@ Result<CommitReport> EngineCommits::complete(Pending& commit) {
     return agreed.error();
   }
   const auto before = last_;
-  run_ = manifest.run;
   last_ = FoundManifest{.run = manifest.run,
                         .generation = manifest.generation,
                         .attempt = manifest.attempt,
@@ -297,21 +298,19 @@ void EngineCommits::undo(const Pending& commit) {
   if (directory_.remove(engine_, generation) && !commit.may_be_late) {
     release(generation);
   } else {
-    unremovable_.push_back(generation);
+    superseded_.push_back(generation);
   }
 }
 
 Result<void> EngineCommits::clean_up(const std::optional<FoundManifest>& before) {
   // A manifest that appears later is none of the last commit.
-  for (const std::uint64_t generation : unremovable_) release(generation);
-  if (before) release(before->generation);
-  const std::vector<std::uint64_t> superseded = std::exchange(unremovable_, {});
+  if (before) superseded_.push_back(before->generation);
+  for (const std::uint64_t generation : superseded_) release(generation);
   failed_ = 0;
-  const bool is_first = std::exchange(is_first_, false);
-  if (is_first) PENSTOCK_TRY(directory_.mark(engine_, last_->run));
-  if (before) PENSTOCK_TRY(directory_.remove(engine_, before->generation));
-  for (const std::uint64_t generation : superseded) PENSTOCK_TRY(directory_.remove(engine_, generation));
-  if (!is_first) return ok();
+  if (is_first_) PENSTOCK_TRY(directory_.mark(engine_, last_->run));
+  for (; !superseded_.empty(); superseded_.pop_back())
+    PENSTOCK_TRY(directory_.remove(engine_, superseded_.back()));
+  if (!is_first_) return ok();
   PENSTOCK_TRY(remove_former_ranks(directory_.options(), engine_, *last_, last_->ranks));
   std::set<std::string> open;
   for (const swap::PathReport& path : context_.runtime.paths())
@@ -320,7 +319,9 @@ Result<void> EngineCommits::clean_up(const std::optional<FoundManifest>& before)
     for (const swap::PathReport& path : copies_->runtime().paths())
       open.insert(std::filesystem::path(path.file.name).filename().string());
   }
-  return remove_unused_files(directory_, engine_, open);
+  PENSTOCK_TRY(remove_unused_files(directory_, engine_, open));
+  is_first_ = false;
+  return ok();
 }
 
 }  // namespace penstock::zero

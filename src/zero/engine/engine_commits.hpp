@@ -40,8 +40,7 @@ class EngineCommits {
 
   /// Agrees with the peers on the commit from which all continue, and frees what others keep. Collective.
   ///
-  /// Errors: unsupported, for a manifest of another version; corrupted, if there are commits but none that is whole;
-  /// invalid_argument, for directories of several runs; those of the files and of the peers.
+  /// Errors: those of search_commits() with choose_commit(), and of the files.
   Result<void> open();
   /// Makes the run, which has no commit yet, the one that a checkpoint is of, or a new one.
   void adopt(const std::optional<RankDirectory::Run>& run) { run_ = run; }
@@ -104,9 +103,10 @@ class EngineCommits {
   const std::uint32_t engine_;
   std::optional<RankDirectory::Run> run_;  // none before the first commit of a new one
   std::optional<FoundManifest> last_;
-  std::uint64_t failed_ = 0;                // commits since the last one, which have used their numbers up
-  std::vector<std::uint64_t> unremovable_;  // of these, whose manifests may be there; their bytes stay
-  bool is_first_ = true;                    // since open()
+  std::uint64_t failed_ = 0;  // commits since the last one, which have used their numbers up
+  std::vector<std::uint64_t>
+      superseded_;        // whose manifests may be there: of failed ones, whose bytes stay till then
+  bool is_first_ = true;  // since open(), or what follows the first has failed
   std::vector<std::string> notes_;
   std::unique_ptr<CommitCopies> copies_;  // null if nothing is in memory only
   std::optional<Pending> pending_;

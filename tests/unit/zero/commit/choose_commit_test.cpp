@@ -110,6 +110,45 @@ TEST(ChooseCommit, DropsAnIncompleteOne) {
   EXPECT_EQ(chosen({fewer, fewer}), 11u);
 }
 
+TEST(ChooseCommit, DropsFailedOnesWhoseManifestsStayed) {
+  // The first one failed, and the next was not completed.
+  EXPECT_EQ(chosen({{.parts = {{{2, 2}, {0}}}}, {}}), 0u);
+  Machine a = first_two(10), b = last_two(10);
+  b.parts.push_back({{11, 4}, {3}});
+  b.parts.push_back({{12, 4}, {3}});
+  b.parts.push_back({{13, 4}, {2, 3}});
+  EXPECT_EQ(chosen({a, a, b, b}), 10u);
+}
+
+TEST(ChooseCommit, BlamesTheRankThatIsAway) {
+  Machine a = first_two(14);
+  a.parts.push_back({{15, 4}, {0}});
+  expect_refused({a, a, {}, {}}, ErrorCode::corrupted, {"commit 14 of 4 ranks has no part of rank 2"});
+  expect_refused({a, a, last_two(13), last_two(13)}, ErrorCode::corrupted,
+                 {"commit 14 of 4 ranks has no part of rank 2, which has commit 13"});
+}
+
+TEST(ChooseCommit, FindsTheManifestOfARankThatHasTheNumberOfTheRun) {
+  Machine all = all_of({5, 2});
+  all.marks[2] = all.marks[3] = 1;  // their manifests of a later commit are damaged
+  expect_refused({all, all, all, all}, ErrorCode::corrupted, {"rank0002", "no manifest that can be read"});
+}
+
+TEST(ChooseCheckpoint, IsTheWholeOneBesideAnother) {
+  const auto choose_in = [](const std::vector<Machine>& machines) {
+    std::vector<CommitView> views;
+    for (const Machine& machine : machines) views.push_back(machine.view());
+    return choose_checkpoint("the test", "run", views, static_cast<std::uint32_t>(machines.size()));
+  };
+  // Rank 0 had another machine when the first trial was killed.
+  const Machine a{.parts = {{{15, 2, 1, /*attempt=*/7}, {0}}, {{15, 2, 1, 8}, {1}}}},
+      b{.parts = {{{15, 2, 1, 8}, {0}}}};
+  EXPECT_EQ(choose_in({b, a}).value()->attempt, 8u);
+  EXPECT_FALSE(choose_in({{}, {}}).value());
+  EXPECT_EQ(choose_in({b, {}}).error().code(), ErrorCode::corrupted);
+  EXPECT_EQ(choose_in({a, b}).error().code(), ErrorCode::not_found);
+}
+
 TEST(ChooseCommit, RefusesAnOlderOneWhereTheLastHasLostParts) {
   const Machine a = first_two(10), b = last_two(10), none{};
   expect_refused({a, a, none, none}, ErrorCode::corrupted, {"commit 10 of 4 ranks has no part of rank 2"});
@@ -175,7 +214,7 @@ TEST(ChooseCommit, BeginsNoRunBesideAnother) {
   const Machine left{.parts = {{{10, 6}, {4, 5}}}, .marks = {{4, 1}, {5, 1}}};
   expect_refused({{}, {}, left, left}, ErrorCode::corrupted,
                  {"commit 10 of 6 ranks", "rank 0 has no commit"});
-  expect_refused({{.marks = {{3, 1}}}}, ErrorCode::corrupted, {"no rank finds a commit"});
+  expect_refused({{.marks = {{3, 1}}}}, ErrorCode::corrupted, {"rank0003", "no manifest"});
 }
 
 /// A model of runs that are killed anywhere: ranks on machines of their own, their number changes where all see all.
@@ -220,6 +259,7 @@ class Simulated {
   }
   void go_on(std::uint32_t ranks) {
     killed_ = false;
+    failed_ = 0;
     // As EngineCommits::open().
     each(ranks, [&](Part& part, std::uint32_t rank) {
       const bool has_last = complete_ && rank < complete_->ranks;
@@ -233,25 +273,32 @@ class Simulated {
     for (std::uint64_t commits = below(4); commits > 0 && !killed_; --commits) commit(ranks);
   }
   void commit(std::uint32_t ranks) {
-    const Commit made{complete_ ? complete_->generation + 1 : 1, ranks, 1, ++attempts_};
+    const Commit made{(complete_ ? complete_->generation : 0) + 1 + failed_, ranks, 1, ++attempts_};
+    const bool fails = below(4) == 0;
     std::uint32_t written = 0;
-    each(ranks, [&](Part& part, std::uint32_t) {
+    each(ranks, [&](Part& part, std::uint32_t rank) {
+      if (fails && rank == ranks - 1) return;
       part.commits.insert_or_assign(made.generation, made);
       ++written;
     });
     const bool is_whole = written == ranks;
     const auto before = complete_;
     if (is_whole) complete_ = made;
-    if (killed_ || !is_whole) {
-      killed_ = true;
+    if (killed_) return;
+    if (!is_whole) {
+      ++failed_;
+      each(ranks, [&](Part& part, std::uint32_t) {
+        if (below(3) > 0) part.commits.erase(made.generation);  // or it cannot be removed
+      });
       return;
     }
+    failed_ = 0;
     each(ranks, [&](Part& part, std::uint32_t) {
       part.is_marked = true;
       if (killed_ && below(2) == 0) return;
-      if (before) part.commits.erase(before->generation);
+      std::erase_if(part.commits, [&](const auto& one) { return one.second.attempt != made.attempt; });
     });
-    remove_former(ranks, made);
+    if (before) remove_former(ranks, made);
   }
   void remove_former(std::uint32_t ranks, const Commit& last) {
     for (std::uint32_t rank = std::max(ranks, last.ranks); rank < 4; ++rank) {
@@ -276,7 +323,7 @@ class Simulated {
 
   std::uint64_t random_;
   bool killed_ = false;
-  std::uint64_t attempts_ = 1000;
+  std::uint64_t attempts_ = 1000, failed_ = 0;
   Part parts_[4];
   std::optional<Commit> complete_;
 };

@@ -2,6 +2,7 @@
 
 #include "errors.hpp"
 
+#include <nanobind/stl/string.h>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -24,6 +25,19 @@ inline std::int32_t number_of(const std::string& text, const Choices& choices, c
           .reason = "there is no such choice",
           .wanted = wanted,
           .got = "\"" + text + "\""});
+}
+
+/// Throws InvalidArgument: 0 has another meaning in the C interface.
+inline void check_above_zero(const char* function,
+                             std::initializer_list<std::pair<const char*, double>> arguments) {
+  for (const auto& [name, value] : arguments) {
+    if (value > 0) continue;
+    refuse({.function = function,
+            .argument = name,
+            .reason = "it is out of its range",
+            .wanted = "more than 0",
+            .got = nb::cast<std::string>(nb::str(nb::float_(value)))});
+  }
 }
 
 inline const Choices io_engines{{"automatic", PENSTOCK_IO_AUTOMATIC},

@@ -1,0 +1,159 @@
+"""penstock.Files: ranges of files, moved in the background."""
+
+import gc
+import os
+import threading
+import weakref
+
+import numpy as np
+import penstock
+import pytest
+
+
+def test_what_was_written_is_read(directory):
+    written = np.random.default_rng(1).integers(0, 256, 1_000_003, dtype=np.uint8)
+    read = np.zeros_like(written)
+    with penstock.Files(threads=2) as files:
+        files.begin_write(directory / "a", written, offset=4097)
+        files.begin_write(str(directory / "b"), written)
+        assert files.started == 2
+        assert files.wait() == 2 and files.started == 0
+        files.begin_read(directory / "a", read, offset=4097)
+        assert files.wait() == 1
+    assert (read == written).all()
+    assert (directory / "b").read_bytes() == written.tobytes()
+    assert (directory / "b").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("kind", [bytearray, lambda size: memoryview(bytearray(size)),
+                                  lambda size: np.zeros((size // 8, 2), np.float32)])
+def test_any_buffer_is_taken(directory, kind):
+    (directory / "a").write_bytes(bytes(range(256)) * 16)
+    into = kind(4096)
+    with penstock.Files() as files:
+        files.begin_read(directory / "a", into)
+        files.wait()
+    assert bytes(memoryview(into).cast("B")) == bytes(range(256)) * 16
+
+
+def test_memory_stays_until_the_transfer_has_ended(directory):
+    files = penstock.Files()
+    array = np.ones(1 << 20, np.uint8)
+    gone = weakref.ref(array)
+    files.begin_write(directory / "a", array)
+    del array
+    gc.collect()
+    assert gone() is not None
+    files.wait()
+    gc.collect()
+    assert gone() is None
+    assert (directory / "a").read_bytes() == b"\1" * (1 << 20)
+
+
+def test_an_object_that_is_forgotten_waits_for_its_transfers(directory):
+    files = penstock.Files()
+    files.begin_write(directory / "a", np.ones(1 << 22, np.uint8))
+    del files
+    assert (directory / "a").read_bytes() == b"\1" * (1 << 22)
+
+
+@pytest.mark.parametrize("memory, text", [
+    (3, "no memory"), (None, "no memory"), ("text", "no memory"), (b"12345678", "writable"),
+    (np.zeros(16)[::2], "contiguous"), (np.zeros((4, 4)).T, "contiguous"),
+    (np.broadcast_to(np.zeros(1), 8), "contiguous"), (object(), "no memory"),
+])
+def test_memory_that_cannot_be_filled_is_refused(directory, memory, text):
+    (directory / "a").write_bytes(bytes(4096))
+    with penstock.Files() as files:
+        with pytest.raises(penstock.InvalidArgument, match=text) as caught:
+            files.begin_read(directory / "a", memory)
+        assert caught.value.object == "into" and files.started == 0
+
+
+@pytest.mark.parametrize("options", [
+    {"threads": 0}, {"threads": 1 << 20}, {"depth": 1 << 20}, {"request_max": 5}, {"deadline_seconds": -1.0},
+    {"deadline_seconds": float("nan")}, {"engine": "none"}, {"engine": ""},
+])
+def test_options_out_of_their_range_are_refused(options):
+    with pytest.raises(penstock.InvalidArgument) as caught:
+        penstock.Files(**options)
+    assert next(iter(options)) in str(caught.value)
+
+
+def test_offsets_are_not_negative(directory):
+    with penstock.Files() as files, pytest.raises(TypeError):
+        files.begin_write(directory / "a", bytes(8), offset=-1)
+
+
+def test_a_closed_object_refuses_everything(directory):
+    files = penstock.Files()
+    files.close()
+    files.close()
+    for call in (files.wait, lambda: files.begin_write(directory / "a", bytes(8)), lambda: files.notes,
+                 lambda: files.started):
+        with pytest.raises(penstock.FailedState, match="closed"):
+            call()
+    assert not (directory / "a").exists()
+
+
+def test_threads_may_share_it(directory):
+    files = penstock.Files(threads=2)
+    failed = []
+
+    def work(number):
+        try:
+            for turn in range(20):
+                files.begin_write(directory / f"{number}-{turn}", bytes([number]) * 70_000)
+                if turn % 3 == 0:
+                    files.wait()
+        except Exception as error:  # noqa: BLE001
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    files.close()
+    assert not failed
+    for number in range(4):
+        for turn in range(20):
+            assert (directory / f"{number}-{turn}").read_bytes() == bytes([number]) * 70_000
+
+
+def test_closing_beside_a_call_of_another_thread(directory):
+    for _ in range(30):
+        files = penstock.Files()
+        files.begin_write(directory / "a", bytes(1 << 20))
+        thread = threading.Thread(target=files.close)
+        thread.start()
+        try:
+            files.wait()
+        except penstock.FailedState:
+            pass
+        thread.join()
+
+
+def test_a_forked_process_refuses_it_and_ends(directory):
+    files = penstock.Files()
+    files.begin_write(directory / "a", np.ones(1 << 20, np.uint8))
+    process = os.fork()
+    if process == 0:
+        status = 1
+        try:
+            files.wait()
+        except penstock.FailedState as error:
+            status = 0 if "forked" in str(error) else 2
+        del files
+        gc.collect()
+        os._exit(status)
+    assert os.waitpid(process, 0)[1] == 0
+    assert files.wait() == 1
+    assert (directory / "a").read_bytes() == b"\1" * (1 << 20)
+
+
+def test_a_full_device_is_named():
+    with penstock.Files() as files, pytest.raises(penstock.Error) as caught:
+        files.begin_write("/dev/full", bytes(4096))
+        files.wait()
+    assert "/dev/full" in str(caught.value)

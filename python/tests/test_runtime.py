@@ -1,0 +1,175 @@
+"""penstock.Runtime: tensors in host memory under a budget and in swap files."""
+
+import gc
+import os
+import threading
+
+import numpy as np
+import penstock
+import pytest
+
+size = 1 << 20
+
+
+@pytest.fixture
+def runtime(directory):
+    """With room for four tensors in memory, and for 16 on disk."""
+    with penstock.Runtime(4 * size, [penstock.Path(directory, 16 * size)]) as made:
+        yield made
+
+
+def fill(tensor, value):
+    with tensor.lease("overwrite") as lease:
+        np.frombuffer(lease, np.uint8)[:] = value
+
+
+def test_tensors_beyond_the_budget_come_back_from_the_disk(runtime):
+    tensors = [runtime.add(f"tensor {number}", size) for number in range(12)]
+    for number, tensor in enumerate(tensors):
+        fill(tensor, number)
+    for number, tensor in enumerate(tensors):
+        if number + 1 < len(tensors):
+            tensors[number + 1].prefetch()
+        with tensor.lease("read") as lease:
+            assert len(memoryview(lease)) == lease.nbytes == size
+            assert set(np.frombuffer(lease, np.uint8)) == {number}
+    runtime.end_round()
+    runtime.flush()
+    runtime.sync()
+    report = runtime.report()
+    assert report["bytes_written"] >= 8 * size and report["bytes_read"] >= 8 * size
+    assert report["retries"] == 0 and report["stall_seconds"] >= 0
+    assert runtime.notes == [] and runtime.take_messages() == []
+
+
+def test_a_tensor_may_stay_in_memory():
+    with penstock.Runtime(2 * size) as runtime:
+        tensor = runtime.add("a", size, in_memory=True)
+        fill(tensor, 7)
+        with tensor.lease("modify") as lease:
+            np.frombuffer(lease, np.uint8)[0] += 1
+        with tensor.lease("read") as lease:
+            assert np.frombuffer(lease, np.uint8)[0] == 8
+
+
+def test_memory_stays_while_an_array_of_it_lives(runtime):
+    tensor = runtime.add("a", size)
+    fill(tensor, 3)
+    lease = tensor.lease("read")
+    array = np.frombuffer(lease, np.uint8)
+    with pytest.raises(penstock.InUse, match="1 views"):
+        lease.end()
+    with pytest.raises(ValueError):
+        array[0] = 1  # only read
+    del lease
+    gc.collect()
+    assert array[-1] == 3  # the array keeps the lease
+    del array
+    gc.collect()
+    fill(tensor, 4)  # which has ended with it
+
+
+def test_an_ended_lease_has_no_memory(runtime):
+    tensor = runtime.add("a", size)
+    lease = tensor.lease("overwrite")
+    lease.end()
+    lease.end()
+    with pytest.raises((BufferError, ValueError)):
+        memoryview(lease)
+
+
+def test_leases_outlive_their_runtime(directory):
+    runtime = penstock.Runtime(4 * size, [penstock.Path(directory, 4 * size)])
+    tensor = runtime.add("a", size)
+    lease = tensor.lease("overwrite")
+    array = np.frombuffer(lease, np.uint8)
+    runtime.close()
+    runtime.close()
+    array[:] = 1
+    del array
+    lease.end()
+    for call in (tensor.prefetch, tensor.remove, tensor.discard, lambda: tensor.lease("read"), runtime.flush,
+                 runtime.report, lambda: runtime.add("b", size), lambda: runtime.notes):
+        with pytest.raises(penstock.FailedState, match="closed"):
+            call()
+
+
+def test_misuse_is_refused(runtime, directory):
+    tensor = runtime.add("a", size)
+    with pytest.raises(penstock.InvalidArgument, match="read"):
+        tensor.lease("read")  # it was never written
+    with pytest.raises(penstock.InvalidArgument, match="overwrite"):
+        tensor.lease("write")
+    with pytest.raises(penstock.InvalidArgument):
+        runtime.add("b", 0)
+    with pytest.raises(penstock.Error):
+        runtime.add("c", 8 * size)  # more than the memory
+    with pytest.raises(penstock.NoSpace):
+        for number in range(20):
+            runtime.add(f"d{number}", size)
+    with tensor.lease("overwrite"):
+        with pytest.raises(penstock.InvalidArgument, match="this thread"):
+            tensor.lease("overwrite")
+        with pytest.raises(penstock.Error):
+            tensor.remove()
+    tensor.remove()
+    with pytest.raises(penstock.Error):
+        tensor.lease("overwrite")
+    with pytest.raises(penstock.NotFound, match="none"):
+        penstock.Runtime(size, [penstock.Path(directory / "none", size)])
+    for options in ({"pinning": "x"}, {"eviction": "x"}):
+        with pytest.raises(penstock.InvalidArgument):
+            penstock.Runtime(size, **options)
+    for options in ({"weight": 0.0}, {"request_max": 0}, {"request_max": 5}, {"deadline_seconds": 0.0}, {"engine": "x"}):
+        with pytest.raises(penstock.InvalidArgument, match=next(iter(options))):
+            penstock.Runtime(size, [penstock.Path(directory, size, **options)])
+    with penstock.Runtime(0) as none, pytest.raises(penstock.BudgetTooSmall):
+        none.add("a", size)
+
+
+def test_more_leases_than_memory_are_refused_and_not_waited_for(runtime):
+    tensors = [runtime.add(f"tensor {number}", size) for number in range(5)]
+    leases = [tensor.lease("overwrite") for tensor in tensors[:4]]
+    with pytest.raises(penstock.BudgetTooSmall, match="tensor"):
+        tensors[4].lease("overwrite")
+    leases.pop().end()
+    tensors[4].lease("overwrite").end()
+
+
+def test_another_thread_waits_without_the_gil(runtime):
+    tensor = runtime.add("a", size)
+    fill(tensor, 1)
+    lease = tensor.lease("modify")
+    done = threading.Event()
+
+    def read():
+        with tensor.lease("read") as own:
+            assert memoryview(own)[0] == 2
+        done.set()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    assert not done.wait(0.1)
+    np.frombuffer(lease, np.uint8)[:] = 2
+    lease.end()
+    thread.join(30)
+    assert done.is_set()
+
+
+def test_a_forked_process_refuses_it_and_ends(runtime):
+    tensor = runtime.add("a", size)
+    lease = tensor.lease("overwrite")
+    process = os.fork()
+    if process == 0:
+        status = 0
+        for call in (tensor.prefetch, runtime.flush, lease.end, runtime.close):
+            try:
+                call()
+                status = 1
+            except penstock.FailedState as error:
+                status = status or (0 if "forked" in str(error) else 2)
+        del lease, tensor, runtime
+        gc.collect()
+        os._exit(status)
+    assert os.waitpid(process, 0)[1] == 0
+    lease.end()
