@@ -7,7 +7,7 @@ say() { printf '== %s\n' "$*" >&2; }
 
 # Debian 12 and Ubuntu 24.04 package names.
 packages=(
-  build-essential cmake ninja-build ccache pkg-config python3 python3-venv
+  build-essential cmake ninja-build ccache pkg-config python3 python3-dev python3-venv
   liburing-dev libaio-dev libtbb-dev libxsimd-dev libjsoncpp-dev libexpected-dev libxxhash-dev libasio-dev
   libcli11-dev libfmt-dev libopenblas-dev libgtest-dev libgmock-dev libbenchmark-dev
   clang-format-14
