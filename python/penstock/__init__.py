@@ -1,8 +1,16 @@
 """The storage tier under a large-model trainer."""
 
+from . import _core, errors
 from ._core import Files, Lease, Path, Runtime, Tensor, Tile, Workers, __version__, state_bytes
 from .errors import (AlreadyExists, BudgetTooSmall, Corrupted, DeadlineExceeded, Error, FailedState, Interrupted,
                      InUse, InvalidArgument, InvalidConfig, IoFailed, NoSpace, NonFinite, NotFound, PeerFailed,
                      PermissionDenied, Truncated, Unsupported, WouldBlock)
 
-__all__ = [name for name in dir() if not name.startswith("_") and name != "errors"]
+_core._set_exceptions(errors.exception_of)
+
+__all__ = [
+    "AlreadyExists", "BudgetTooSmall", "Corrupted", "DeadlineExceeded", "Error", "FailedState", "Files", "InUse",
+    "Interrupted", "InvalidArgument", "InvalidConfig", "IoFailed", "Lease", "NoSpace", "NonFinite", "NotFound", "Path",
+    "PeerFailed", "PermissionDenied", "Runtime", "Tensor", "Tile", "Truncated", "Unsupported", "Workers", "WouldBlock",
+    "__version__", "state_bytes",
+]

@@ -36,19 +36,20 @@ class Error(Exception):
         self.offset = offset
         self.os_error = os_error
         if isinstance(self, OSError):
-            self.errno = os_error or None
-            self.filename = object or None
+            self.errno: int | None = os_error or None
+            self.filename: str | None = object or None
 
     def __str__(self) -> str:
         return self.message
 
     def __reduce__(self):
-        fields = {name: value for name, value in self.__dict__.items() if name != "message"}
-        return _rebuild, (type(self), self.message, fields)
+        return _rebuild, (type(self), self.message), self.__dict__
 
 
-def _rebuild(kind, message, fields):
-    return kind(message, **fields)
+def _rebuild(kind, message):
+    error = kind.__new__(kind, message)
+    Error.__init__(error, message)
+    return error
 
 
 class InvalidArgument(Error, ValueError):

@@ -18,6 +18,8 @@ struct Refusal {
   penstock_code code = PENSTOCK_INVALID_ARGUMENT;
 };
 
+/// penstock.errors.exception_of(), before any other of these.
+void set_exceptions(nb::object function);
 /// Throws the exception for the error, which it frees, unless it is null. The caller holds the GIL.
 void check(penstock_error* error);
 [[noreturn]] void refuse(const Refusal& refusal);

@@ -72,6 +72,16 @@ class Files {
     handle_.close();
     (void)finish(*files);
   }
+  /// An exception of the block is more important than what close() raises, which it gets as a note.
+  void exit(nb::handle type, nb::handle value, nb::handle) {
+    try {
+      close();
+    } catch (nb::python_error& error) {
+      if (type.is_none()) throw;
+      if (nb::hasattr(value, "add_note"))
+        value.attr("add_note")(nb::str("and at the end of the block: ") + nb::str(error.value()));
+    }
+  }
   ~Files() {
     if (handle_.is_closed() || !handle_.is_of_this_process()) return;
     try {
@@ -157,8 +167,10 @@ After DeadlineExceeded the memory of these transfers is never freed, because the
                    "What was done otherwise than asked for so far, with reasons: another engine, buffered "
                    "I/O, copies.")
       .def("close", &Files::close, "Waits as wait() does, and frees the object. A second call does nothing.")
-      .def("__enter__", [](nb::object self) { return self; })
-      .def("__exit__", [](Files& files, nb::args) { files.close(); });
+      .def(
+          "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> Files"))
+      .def("__exit__", &Files::exit, nb::arg("type").none(), nb::arg("value").none(),
+           nb::arg("traceback").none());
 }
 
 }  // namespace penstock::python

@@ -69,6 +69,9 @@ Memory Memory::of_buffer(nb::handle object, Use use, const char* function, const
         use == Use::write ? "pass memory that is contiguous and may be written" : "pass a contiguous copy");
   }
   memory.view_.reset(view.release());
+  if (memory.view_->format != nullptr &&
+      std::string_view(memory.view_->format).find('O') != std::string_view::npos)
+    refuse_object(object, function, argument, "its elements are Python objects", "pass an array of numbers");
   memory.data_ = static_cast<std::byte*>(memory.view_->buf);
   memory.bytes_ = static_cast<std::uint64_t>(memory.view_->len);
   memory.type_name_ = memory.view_->format == nullptr ? "B" : memory.view_->format;
@@ -79,19 +82,25 @@ Memory Memory::of_buffer(nb::handle object, Use use, const char* function, const
 Memory Memory::of_dlpack(nb::handle object, const char* function, const char* argument) {
   nb::object capsule;
   try {
-    const auto device = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
-    const int type = nb::cast<int>(nb::int_(device[0]));
+    const nb::object device = object.attr("__dlpack_device__")();
+    const nb::object number = device[0];
+    const long type = PyLong_Check(number.ptr()) ? PyLong_AsLong(number.ptr()) : -1;
+    PyErr_Clear();  // of a number that is too large
+    if (type < 0) refuse_object(object, function, argument, "it does not say on which device it is", "");
     if (type != nb::device::cpu::value && type != nb::device::cuda_host::value) {
       refuse_object(object, function, argument, "it is on another device", "copy it to host memory: x.cpu()");
     }
     capsule = object.attr("__dlpack__")();
   } catch (nb::python_error& error) {
-    if (error.matches(nb::module_::import_("penstock.errors").attr("Error"))) throw;
+    const bool is_of_tensor = error.matches(PyExc_BufferError) || error.matches(PyExc_RuntimeError) ||
+                              error.matches(PyExc_TypeError) || error.matches(PyExc_ValueError);
+    if (!is_of_tensor || nb::hasattr(error.value(), "advice")) throw;
     refuse_object(object, function, argument, nb::cast<std::string>(nb::str(error.value())),
                   "pass a dense tensor without a gradient history: x.detach()");
   }
   Memory memory;
-  memory.array_ = nb::cast<nb::ndarray<>>(capsule);
+  if (!nb::try_cast<nb::ndarray<>>(capsule, memory.array_) || memory.array_.dtype().lanes != 1)
+    refuse_object(object, function, argument, "its DLPack capsule cannot be used", "");
   std::int64_t expected = 1;
   for (std::size_t i = memory.array_.ndim(); i-- > 0;) {
     const auto extent = static_cast<std::int64_t>(memory.array_.shape(i));

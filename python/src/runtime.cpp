@@ -51,6 +51,10 @@ class Lease {
             .advice = "delete the arrays that were made of it before",
             .code = PENSTOCK_IN_USE});
   }
+  /// After an exception, which its arrays may survive, it ends with the last of them.
+  void exit(nb::handle type, nb::handle, nb::handle) {
+    if (type.is_none() || views_ == 0) end();
+  }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
   static int get_buffer(PyObject* self, Py_buffer* view, int flags) {
@@ -229,11 +233,14 @@ request_max: most bytes of one request. in_flight_max: most bytes in flight. dea
 
 A buffer of bytes: numpy.frombuffer(lease, numpy.float32), torch.frombuffer(lease, dtype=torch.float32). After "modify"
 and "overwrite" the tensor has new contents when the lease ends: by end(), at the end of a `with` block, or with the last
-reference. Delete the arrays that were made of it before: end() raises InUse otherwise.)")
+reference. Delete the arrays that were made of it before: end() raises InUse otherwise. If a `with` block is
+left by an exception, the lease ends with the last of its arrays.)")
       .def("end", &Lease::end, "Ends it; a second call does nothing.")
       .def_prop_ro("nbytes", &Lease::bytes)
-      .def("__enter__", [](nb::object self) { return self; })
-      .def("__exit__", [](Lease& lease, nb::args) { lease.end(); });
+      .def(
+          "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> Lease"))
+      .def("__exit__", &Lease::exit, nb::arg("type").none(), nb::arg("value").none(),
+           nb::arg("traceback").none());
 
   nb::class_<Tensor>(module, "Tensor", "Named bytes of a Runtime.")
       .def(
@@ -255,7 +262,7 @@ IoFailed and others, of the disk.)")
                       R"(Keeps tensors, which are named bytes, in host memory under a budget and in swap
 files, and moves them between the two. Every block that is read back is verified. Any thread may call it.
 
-host_budget: bytes of host memory, allocated by the call. paths: none keep all tensors in memory. pinning: "none",
+host_budget: bytes of host memory, allocated by the call. paths: of the swap files; a tensor that is no in_memory needs one. pinning: "none",
 "preferred" or "required": whether the kernel may swap the memory out. eviction: "planned", the tensor whose next use is
 furthest away, as the round before tells, or "lru". lookahead: most bytes that are loaded before their use is asked
 for.)")
@@ -284,7 +291,8 @@ Raises NoSpace when no path has room, BudgetTooSmall when host memory has none.)
            "path.")
       .def("close", &Runtime::close,
            "Waits for the transfers in flight and frees the memory once all leases have ended.")
-      .def("__enter__", [](nb::object self) { return self; })
+      .def(
+          "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> Runtime"))
       .def("__exit__", [](Runtime& runtime, nb::args) { runtime.close(); });
 }
 

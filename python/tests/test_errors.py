@@ -1,5 +1,6 @@
 """Errors are exceptions with the fields, of a class for each kind."""
 
+import copy
 import pickle
 
 import penstock
@@ -30,9 +31,18 @@ def test_fields_have_what_the_message_has(directory):
 def test_errors_survive_other_processes():
     with pytest.raises(penstock.InvalidArgument) as caught:
         penstock.Files(engine="none")
-    copy = pickle.loads(pickle.dumps(caught.value))
-    assert type(copy) is penstock.InvalidArgument and str(copy) == str(caught.value)
-    assert copy.wanted == caught.value.wanted != ""
+    other = pickle.loads(pickle.dumps(caught.value))
+    assert type(other) is penstock.InvalidArgument and str(other) == str(caught.value)
+    assert other.wanted == caught.value.wanted != ""
+
+
+def test_errors_with_more_on_them_survive_too():
+    with pytest.raises(penstock.InvalidArgument) as caught:
+        penstock.Files(engine="none")
+    caught.value.rank = 3
+    if hasattr(caught.value, "add_note"):
+        caught.value.add_note("rank 3")
+    assert copy.copy(caught.value).rank == pickle.loads(pickle.dumps(caught.value)).rank == 3
 
 
 def test_each_kind_has_a_class_and_a_later_one_is_an_error():

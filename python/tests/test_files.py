@@ -2,6 +2,8 @@
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -61,6 +63,7 @@ def test_an_object_that_is_forgotten_waits_for_its_transfers(directory):
     (3, "no memory"), (None, "no memory"), ("text", "no memory"), (b"12345678", "writable"),
     (np.zeros(16)[::2], "contiguous"), (np.zeros((4, 4)).T, "contiguous"),
     (np.broadcast_to(np.zeros(1), 8), "contiguous"), (object(), "no memory"),
+    (np.array([object()]), "Python objects"), (np.zeros(2, [("a", "f4"), ("b", "O")]), "Python objects"),
 ])
 def test_memory_that_cannot_be_filled_is_refused(directory, memory, text):
     (directory / "a").write_bytes(bytes(4096))
@@ -150,6 +153,64 @@ def test_a_forked_process_refuses_it_and_ends(directory):
     assert os.waitpid(process, 0)[1] == 0
     assert files.wait() == 1
     assert (directory / "a").read_bytes() == b"\1" * (1 << 20)
+
+
+@pytest.mark.parametrize("device, capsule", [
+    ((1, 0), None), ((1, 0), 5), ((1, 0), "x"), ((2, 0), None), (None, None), ("cpu", None), ((2**40, 0), None),
+    (("a", "b"), None),
+])
+def test_a_false_tensor_is_refused(directory, device, capsule):
+    class Tensor:
+        def __dlpack_device__(self):
+            return device
+
+        def __dlpack__(self, **_):
+            return capsule
+
+    with penstock.Files() as files, pytest.raises(penstock.InvalidArgument) as caught:
+        files.begin_write(directory / "a", Tensor())
+    assert caught.value.object == "source" and "Files.begin_write" in str(caught.value)
+
+
+def test_another_exception_of_a_tensor_passes(directory):
+    class Tensor:
+        def __dlpack_device__(self):
+            raise KeyboardInterrupt
+
+        def __dlpack__(self):
+            raise AssertionError
+
+    with penstock.Files() as files, pytest.raises(KeyboardInterrupt):
+        files.begin_write(directory / "a", Tensor())
+
+
+def test_names_need_not_be_utf8(directory):
+    name = os.fsencode(directory) + b"/none\xff"
+    with penstock.Files() as files, pytest.raises(penstock.NotFound) as caught:
+        files.begin_read(name, bytearray(8))
+    assert os.fsencode(caught.value.object) == name
+
+
+def test_an_exception_of_the_block_is_not_hidden(directory):
+    (directory / "a").write_bytes(bytes(1 << 20))
+    with pytest.raises(ZeroDivisionError):
+        with penstock.Files() as files:
+            files.begin_read(directory / "a", bytearray(1 << 20))
+            os.truncate(directory / "a", 0)
+            raise ZeroDivisionError
+
+
+def test_a_transfer_that_fails_at_the_end_of_the_interpreter_is_named(directory):
+    code = f"""
+import os, penstock
+open({str(directory / 'a')!r}, 'wb').write(bytes(64 << 20))
+files = penstock.Files()
+files.begin_read({str(directory / 'a')!r}, bytearray(64 << 20))
+os.truncate({str(directory / 'a')!r}, 0)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0
+    assert "ImportError" not in ended.stderr and "import" not in ended.stderr
 
 
 def test_a_full_device_is_named():

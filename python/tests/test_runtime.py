@@ -69,6 +69,17 @@ def test_memory_stays_while_an_array_of_it_lives(runtime):
     fill(tensor, 4)  # which has ended with it
 
 
+def test_an_exception_in_its_block_is_not_hidden(runtime):
+    tensor = runtime.add("a", size)
+    with pytest.raises(ZeroDivisionError):
+        with tensor.lease("overwrite") as lease:
+            array = np.frombuffer(lease, np.uint8)
+            array[:] = 1 // 0
+    del lease, array
+    gc.collect()
+    fill(tensor, 4)
+
+
 def test_an_ended_lease_has_no_memory(runtime):
     tensor = runtime.add("a", size)
     lease = tensor.lease("overwrite")

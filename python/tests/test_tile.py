@@ -87,6 +87,21 @@ def test_other_optimizers_keep_one_moment(optimizer):
     assert penstock.state_bytes("fp32", count, optimizer=optimizer) < penstock.state_bytes("fp32", count)
 
 
+def test_states_are_not_the_memory_of_the_tile():
+    state, parameter = np.zeros(12 * count, np.uint8), np.zeros(count, np.float32)
+    tile = penstock.Tile(state, parameter)
+    tile.initialize(np.ones(count, np.float32))
+    zeros, own = np.zeros(count, np.float32), state[: 4 * count].view(np.float32)
+    before = state.copy()
+    for master, first, second in [(parameter, zeros, zeros), (own, zeros, zeros), (zeros, own, zeros), (zeros, zeros, own)]:
+        with pytest.raises(penstock.InvalidArgument, match="overlap"):
+            tile.restore(master, first, second)
+    for into in (own, parameter):
+        with pytest.raises(penstock.InvalidArgument, match="overlap"):
+            tile.read("master", into)
+    assert (state == before).all()
+
+
 def test_misuse_is_refused():
     state, parameter = np.zeros(12 * count, np.uint8), np.zeros(count, np.float32)
     ones = np.ones(count, np.float32)

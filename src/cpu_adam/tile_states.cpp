@@ -5,6 +5,7 @@
 #include "cpu_adam/block_view.hpp"
 #include "cpu_adam/check_tile.hpp"
 #include "kernels/floating_point_mode.hpp"
+#include "kernels/operands.hpp"
 
 #include <algorithm>
 #include <array>
@@ -31,6 +32,17 @@ Result<void> check_count(StateKind kind, std::span<const float> values, const Op
       .got(values.size());
 }
 
+/// Errors: invalid_argument, for values that a part of the tile is in.
+Result<void> check_apart(const char* operation, const char* name, std::span<const float> values,
+                         const OptimizerTile& tile) {
+  const auto range = kernels::ByteRange::of(ConstHostSpan(values));
+  const std::string with = name;
+  PENSTOCK_TRY(kernels::check_apart(operation, (with + " and state").c_str(), range,
+                                    kernels::ByteRange::of(tile.state)));
+  return kernels::check_apart(operation, (with + " and parameter").c_str(), range,
+                              kernels::ByteRange::of(tile.parameter));
+}
+
 /// "master or first_moment"
 std::string names_of(std::span<const StateKind> kinds) {
   std::string names;
@@ -53,6 +65,9 @@ Result<void> check_states(const TileStates& states, const OptimizerTile& tile) {
   PENSTOCK_TRY(check_count(StateKind::master, states.master, tile));
   PENSTOCK_TRY(check_count(StateKind::first_moment, states.first_moment, tile));
   PENSTOCK_TRY(check_count(StateKind::second_moment, states.second_moment, tile));
+  PENSTOCK_TRY(check_apart("restore_tile", "master", states.master, tile));
+  PENSTOCK_TRY(check_apart("restore_tile", "first_moment", states.first_moment, tile));
+  PENSTOCK_TRY(check_apart("restore_tile", "second_moment", states.second_moment, tile));
   PENSTOCK_TRY(check_values("first_moment", states.first_moment, "a finite number",
                             [](float value) { return std::isfinite(value); }));
   const bool any_sign = is_custom(tile.optimizer);
@@ -129,6 +144,7 @@ Result<void> read_states(const OptimizerTile& tile, StateKind kind, ElementCount
         .wanted(tile.elements)
         .got(std::to_string(values.size()) + " values from " + std::to_string(first.value()) + " on");
   }
+  PENSTOCK_TRY(check_apart("read_states", "values", values, tile));
   const kernels::DefaultFloatingPointMode mode;
   OptimizerTile whole = tile;
   whole.gradient = {};

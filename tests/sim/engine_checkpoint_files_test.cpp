@@ -369,7 +369,8 @@ TEST(LoadCheckpoint, NamesWhatIsWrong) {
   expect(refusal(options, checkpoints / "global_step2"),
          {"not those that were committed: " + tensors.string(), "offset", "failed on another rank: rank 1"});
   std::filesystem::remove_all(checkpoints / "global_step1" / "rank0001");
-  expect(refusal(options, checkpoints / "global_step1"), {"no checkpoint of engine 0 of all ranks"});
+  expect(refusal(options, checkpoints / "global_step1"),
+         {"commit 1 of 2 ranks has no part of rank 1", "load another checkpoint"});
   expect(refusal(options, ""), {"its name is empty"});
   std::ofstream(checkpoints / "latest") << "global_step3\n";  // of an editor
   EXPECT_FALSE(train(loading(options, checkpoints)).error);

@@ -80,7 +80,7 @@ class Views {
     for (const FoundManifest& commit : newest_first()) {
       if (commit == last || (last && commit.generation < last->generation)) continue;
       if (commits_.at(commit).size() == commit.ranks) return unreadable(commit);
-      if (was_complete(commit, last)) return missing_part(commit);
+      if (was_complete(commit, last)) return missing_part(commit, "name another directory for a new run");
     }
     return check_marks();
   }
@@ -91,7 +91,7 @@ class Views {
     for (const FoundManifest& commit : commits) {
       if (commits_.at(commit).size() == commit.ranks) return unreadable(commit);
     }
-    return missing_part(commits.front());
+    return missing_part(commits.front(), "load another checkpoint");
   }
 
  private:
@@ -206,7 +206,7 @@ class Views {
                               " ranks where they were; another number of ranks needs the directories of all, "
                               "or a checkpoint, where each rank can read them"));
   }
-  [[nodiscard]] Error missing_part(const FoundManifest& commit) const {
+  [[nodiscard]] Error missing_part(const FoundManifest& commit, const std::string& otherwise) const {
     const std::set<std::uint32_t>& parts = commits_.at(commit);
     std::uint32_t missing = 0;
     while (parts.contains(missing)) ++missing;
@@ -219,7 +219,7 @@ class Views {
             .advice(
                 "bring the directories of all ranks together as they were at one time" +
                 (commit.ranks == ranks_ ? std::string() : ", and start " + number(commit.ranks) + " ranks") +
-                "; or name another directory for a new run"));
+                "; or " + otherwise));
   }
 
   const char* operation_;

@@ -169,6 +169,26 @@ TEST_P(TileStates, ThatAreInvalidAreRefusedAndChangeNothing) {
   EXPECT_FALSE(read_states(tile.tile(), StateKind::first_moment, ElementCount(~0ull), values));
 }
 
+TEST(TileStatesTest, AreNotTheMemoryOfTheTile) {
+  constexpr std::size_t count = 1000;
+  FormatTile memory(StateFormat::moments, count);
+  memory.initialize(random_values(count, 1).master);
+  const States before = states_of(memory, count);
+  const AdamTile tile = memory.tile();
+  std::vector<float> zeros(count);
+  const std::span<float> state = tile.state.as<float>().first(count), parameter = tile.parameter.as<float>();
+  for (const std::span<float> own : {state, parameter}) {
+    for (const AdamStates& states :
+         {AdamStates{own, zeros, zeros}, {zeros, own, zeros}, {zeros, zeros, own}}) {
+      const auto refused = restore_tile(states, tile);
+      ASSERT_FALSE(refused);
+      EXPECT_NE(refused.error().message().find("overlap"), std::string::npos) << refused.error().message();
+    }
+    EXPECT_FALSE(read_states(tile, StateKind::first_moment, ElementCount(0), own));
+  }
+  EXPECT_EQ(states_of(memory, count), before);
+}
+
 INSTANTIATE_TEST_SUITE_P(Every, TileStates, testing::ValuesIn(kinds),
                          [](const auto& tested) { return tested.param.name(); });
 
