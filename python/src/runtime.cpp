@@ -59,8 +59,10 @@ class Lease {
 
   static int get_buffer(PyObject* self, Py_buffer* view, int flags) {
     Lease& lease = *nb::inst_ptr<Lease>(self);
-    if (lease.handle_.is_closed()) {
-      PyErr_SetString(PyExc_BufferError, "the lease has ended");
+    if (lease.handle_.is_closed() || !lease.handle_.is_of_this_process()) {
+      PyErr_SetString(PyExc_BufferError, lease.handle_.is_closed()
+                                             ? "the lease has ended"
+                                             : "this process was forked from the one that has the lease");
       return -1;
     }
     const auto size = static_cast<Py_ssize_t>(lease.bytes_);

@@ -179,6 +179,11 @@ def test_a_forked_process_refuses_it_and_ends(runtime):
                 status = 1
             except penstock.FailedState as error:
                 status = status or (0 if "forked" in str(error) else 2)
+        try:
+            memoryview(lease)
+            status = 3
+        except BufferError:
+            pass
         del lease, tensor, runtime
         gc.collect()
         os._exit(status)

@@ -33,6 +33,7 @@ def main(source, build):
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", wheel], check=True)
     tests = folder / "tests"
     shutil.copytree(source / "python" / "tests", tests, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(source / "docs" / "python.md", tests)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return subprocess.run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."], cwd=tests, env=environment,
                           check=False).returncode
