@@ -1,5 +1,6 @@
 #include "kit/cluster.hpp"
 #include "kit/scratch_directory.hpp"
+#include "kit/trainer.hpp"
 #include "run_penstock.hpp"
 #include "zero/commit/rank_directory.hpp"
 
@@ -21,13 +22,15 @@ using penstock::test::ScratchDirectory;
 
 constexpr std::uint32_t ranks = 2, steps = 3;
 
-/// Commits a run of two ranks after three steps, the client's bytes with it.
+/// A run of two ranks with a commit after three steps, the client's bytes with it.
 class DurableCommands : public testing::Test {
  protected:
-  void SetUp() override {
-    RunOptions options{.ranks = ranks, .steps = steps};
+  void SetUp() override { commit_after(steps); }
+  void commit_after(std::uint32_t step) const {
+    RunOptions options{.ranks = ranks, .steps = step};
     options.config.offload_optimizer.device = OffloadDevice::nvme;
-    options.config.penstock.durable_directories = {directory()};
+    make_durable(options, {directory()}, Commits::at_once);
+    options.without_leases = {};  // one commit
     options.after_steps = [](Engine& engine) -> Result<void> {
       PENSTOCK_TRY(engine.commit(std::as_bytes(std::span("epoch 7", 7))));
       return ok();
@@ -110,7 +113,7 @@ TEST_F(DurableCommands, ADamagedManifestIsNamed) {
     const auto result = run_penstock({command, directory()});
     EXPECT_EQ(result.status, 1) << result.out;
     EXPECT_NE(result.err.find(manifest.string()), std::string::npos) << result.err;
-    EXPECT_NE(result.err.find("without rank0001"), std::string::npos) << result.err;
+    EXPECT_NE(result.err.find("no part of rank 1"), std::string::npos) << result.err;
   }
 }
 
@@ -140,7 +143,25 @@ TEST_F(DurableCommands, AMissingPartIsNamed) {
     if (words[0] == "export") words.push_back(directory() + "/out");
     const auto result = run_penstock(words);
     EXPECT_EQ(result.status, 1) << result.out;
-    EXPECT_NE(result.err.find("commit 1 of 2 ranks without rank0001"), std::string::npos) << result.err;
+    EXPECT_NE(result.err.find("commit 1 of 2 ranks has no part of rank 1"), std::string::npos) << result.err;
+  }
+}
+
+TEST_F(DurableCommands, AnOlderCommitIsNotUsedWhereTheLastHasLostAPart) {
+  std::filesystem::copy(directory() + "/rank0000", directory() + "/rank0000.old",
+                        std::filesystem::copy_options::recursive);
+  commit_after(steps + 1);
+  std::filesystem::remove_all(directory() + "/rank0000");
+  std::filesystem::rename(directory() + "/rank0000.old", directory() + "/rank0000");
+
+  for (const char* command : {"inspect", "verify", "export"}) {
+    std::vector<std::string> words = {command, directory()};
+    if (words[0] == "export") words.push_back(directory() + "/out");
+    const auto result = run_penstock(words);
+    EXPECT_EQ(result.status, 1) << result.out;
+    EXPECT_NE(result.err.find("commit 2 of 2 ranks has no part of rank 0, which has commit 1"),
+              std::string::npos)
+        << result.err;
   }
 }
 

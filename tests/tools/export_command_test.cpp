@@ -185,7 +185,7 @@ TEST_F(ExportCommand, RefusesWhatItCannotDo) {
   expect({"--shard-size", "many"}, 2, "--shard-size");
   expect({"--engine", "1"}, 1, "no commit of engine 1");
   std::filesystem::remove_all(path("one") + "/rank0001");
-  expect({}, 1, "of which every rank has its part");
+  expect({}, 1, "commit 1 of 2 ranks has no part of rank 1");
   std::filesystem::create_directory(path("out"));
   std::ofstream(path("out") + "/mine") << "text";
   const auto none = run_penstock({"export", path("none"), path("out")});

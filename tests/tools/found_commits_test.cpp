@@ -22,14 +22,14 @@ class FoundCommitsTest : public testing::Test {
       manifest.groups = manifest.model.groups;
       auto directory = RankDirectory::open({.directories = directories(), .rank = rank}).value();
       directory->write(manifest).value();
+      directory->mark(engine, manifest.run).value();
     }
   }
   void remove(std::uint64_t generation) {
-    for (std::uint32_t rank = 0; rank < 2; ++rank)
-      RankDirectory::open({.directories = directories(), .rank = rank})
-          .value()
-          ->remove(0, generation)
-          .value();
+    for (std::uint32_t rank = 0; rank < 2; ++rank) remove_of_rank(rank, generation);
+  }
+  void remove_of_rank(std::uint32_t rank, std::uint64_t generation) {
+    RankDirectory::open({.directories = directories(), .rank = rank}).value()->remove(0, generation).value();
   }
   std::vector<std::filesystem::path> directories() const { return {scratch_.path() / "run"}; }
 
@@ -47,6 +47,16 @@ TEST_F(FoundCommitsTest, TheLastOneOfWhichEveryRankHasItsPart) {
   EXPECT_EQ(last_commit(found, 0).value()->generation, 4u);
   EXPECT_EQ(last_commit(found, 1).value()->generation, 9u);
   EXPECT_EQ(last_commit(found, 2).error().code(), ErrorCode::not_found);
+}
+
+TEST_F(FoundCommitsTest, NoneWhereANewerOneHasLostAPart) {
+  commit(4);
+  commit(5);
+  remove_of_rank(0, 4);
+  remove_of_rank(1, 5);
+  const auto found = find_commits(directories()).value();
+
+  EXPECT_EQ(last_commit(found, 0).error().code(), ErrorCode::corrupted);
 }
 
 TEST_F(FoundCommitsTest, ACommitIsReplacedOnceItsManifestsAreGone) {

@@ -153,6 +153,7 @@ static Result<void> for_committed(const EngineContext& context, const Visit& vis
 }
 
 void EngineCommits::begin(Manifest manifest) {
+  (void)remove_superseded();
   pending_ = Pending{.manifest = std::move(manifest), .began = Clock::steady().now()};
   Manifest& made = pending_->manifest;
   made.generation = pending_->report.generation = (last_ ? last_->generation : 0) + 1 + failed_;
@@ -292,24 +293,37 @@ Result<CommitReport> EngineCommits::complete(Pending& commit) {
 
 /// Peers may have a manifest of this generation; without this rank's it is none.
 void EngineCommits::undo(const Pending& commit) {
-  const std::uint64_t generation = commit.manifest.generation;
   ++failed_;
   if (copies_) copies_->give_up();
-  if (directory_.remove(engine_, generation) && !commit.may_be_late) {
-    release(generation);
-  } else {
-    superseded_.push_back(generation);
-  }
+  superseded_.push_back({.generation = commit.manifest.generation, .may_be_late = commit.may_be_late});
+  (void)remove_superseded();
+}
+
+/// The bytes of a manifest that may be there stay.
+Result<void> EngineCommits::remove_superseded() {
+  Result<void> removed = ok();
+  std::erase_if(superseded_, [&](const Superseded& one) {
+    if (auto gone = directory_.remove(engine_, one.generation); !gone) {
+      removed = std::move(gone);
+      return false;
+    }
+    if (one.may_be_late) return false;
+    release(one.generation);
+    return true;
+  });
+  return removed;
 }
 
 Result<void> EngineCommits::clean_up(const std::optional<FoundManifest>& before) {
-  // A manifest that appears later is none of the last commit.
-  if (before) superseded_.push_back(before->generation);
-  for (const std::uint64_t generation : superseded_) release(generation);
+  if (before) superseded_.push_back({.generation = before->generation});
+  // A manifest that stays, or appears later, is none of the last commit: its bytes may go.
+  for (Superseded& one : superseded_) {
+    one.may_be_late = false;
+    release(one.generation);
+  }
   failed_ = 0;
   if (is_first_) PENSTOCK_TRY(directory_.mark(engine_, last_->run));
-  for (; !superseded_.empty(); superseded_.pop_back())
-    PENSTOCK_TRY(directory_.remove(engine_, superseded_.back()));
+  PENSTOCK_TRY(remove_superseded());
   if (!is_first_) return ok();
   PENSTOCK_TRY(remove_former_ranks(directory_.options(), engine_, *last_, last_->ranks));
   std::set<std::string> open;

@@ -82,6 +82,11 @@ class EngineCommits {
     Result<void> so_far = ok();
     std::optional<Result<CommitReport>> outcome = {};  // once it is complete
   };
+  /// A commit before the last one, or one that has failed, whose manifest may be there.
+  struct Superseded {
+    std::uint64_t generation = 0;
+    bool may_be_late = false;  // it may appear after its removal
+  };
   [[nodiscard]] std::uint64_t pin_of(std::uint64_t generation) const;
   Result<void> free_others();
   Result<void> open_copies();
@@ -90,6 +95,7 @@ class EngineCommits {
   Result<void> check_is_there(const tiers::File::Properties& file) const;
   Result<void> make_durable(Pending& commit);
   Result<CommitReport> complete(Pending& commit);
+  Result<void> remove_superseded();
   /// What is left to do once all ranks have the commit; an open() does it too.
   Result<void> clean_up(const std::optional<FoundManifest>& before);
   void undo(const Pending& commit);
@@ -104,8 +110,7 @@ class EngineCommits {
   std::optional<RankDirectory::Run> run_;  // none before the first commit of a new one
   std::optional<FoundManifest> last_;
   std::uint64_t failed_ = 0;  // commits since the last one, which have used their numbers up
-  std::vector<std::uint64_t>
-      superseded_;        // whose manifests may be there: of failed ones, whose bytes stay till then
+  std::vector<Superseded> superseded_;
   bool is_first_ = true;  // since open(), or what follows the first has failed
   std::vector<std::string> notes_;
   std::unique_ptr<CommitCopies> copies_;  // null if nothing is in memory only

@@ -1,6 +1,7 @@
 #include "found_commits.hpp"
 
 #include "zero/commit/checkpoint_directory.hpp"
+#include "zero/commit/choose_commit.hpp"
 #include "zero/commit/durable_directories.hpp"
 #include "zero/commit/generations.hpp"
 
@@ -33,6 +34,8 @@ Result<FoundCommits> list_commits(const zero::RankDirectory::Options& options, b
   // Manifests of one generation that come from different attempts are different commits.
   std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>, FoundCommit> commits;
   for (const std::uint32_t rank : ranks) {
+    PENSTOCK_TRY_ASSIGN(const auto marks, zero::RankDirectory::marks_of(options, rank));
+    for (const auto& [engine, run] : marks) found.marks[engine].push_back({run, rank});
     PENSTOCK_TRY_ASSIGN(const auto manifests, zero::RankDirectory::manifests_of(options, rank));
     for (const auto& [engine, generation] : manifests) {
       auto manifest = zero::RankDirectory::read_of(options, rank, engine, generation);
@@ -96,14 +99,20 @@ Result<FoundCommits> find_commits(const std::vector<std::filesystem::path>& dire
 }
 
 Result<const FoundCommit*> last_commit(const FoundCommits& found, std::uint32_t engine) {
-  std::vector<zero::FoundManifest> manifests;
+  zero::CommitView view;
+  if (const auto marks = found.marks.find(engine); marks != found.marks.end()) view.marks = marks->second;
+  const zero::Manifest* newest = nullptr;
   for (const FoundCommit& commit : found.commits) {
     if (commit.engine != engine) continue;
     for (const zero::Manifest& one : commit.manifests)
-      manifests.push_back({one.run, one.generation, one.attempt, one.ranks, one.rank});
+      view.manifests.push_back({one.run, one.generation, one.attempt, one.ranks, one.rank});
+    newest = &commit.manifests.front();
   }
   const std::filesystem::path& directory = found.directories.front();
-  PENSTOCK_TRY_ASSIGN(const auto chosen, zero::choose_generation(manifests, directory.string()));
+  const auto choose =
+      newest != nullptr && zero::is_checkpoint(*newest) ? zero::choose_checkpoint : zero::choose_commit;
+  PENSTOCK_TRY_ASSIGN(const auto chosen,
+                      choose("last_commit", directory, {&view, 1}, newest == nullptr ? 1 : newest->ranks));
   for (const FoundCommit& commit : found.commits) {
     if (chosen && commit.engine == engine && commit.generation == chosen->generation &&
         commit.manifests.front().attempt == chosen->attempt) {
@@ -114,7 +123,7 @@ Result<const FoundCommit*> last_commit(const FoundCommits& found, std::uint32_t 
                    .object(directory.string())
                    .reason("it has no commit of engine " + std::to_string(engine) +
                            " of which every rank has its part");
-  if (const auto missing = zero::newest_missing_part(manifests)) {
+  if (const auto missing = zero::newest_missing_part(view.manifests)) {
     return std::move(error)
         .got("commit " + std::to_string(missing->generation) + " of " + std::to_string(missing->ranks) +
              " ranks without " + zero::rank_name(missing->rank))

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "zero/commit/choose_commit.hpp"
 #include "zero/commit/manifest.hpp"
 #include "zero/commit/rank_directory.hpp"
 
@@ -7,6 +8,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,9 +24,10 @@ struct FoundCommit {
 };
 
 struct FoundCommits {
-  std::vector<std::filesystem::path> directories;  ///< where they are
-  std::vector<FoundCommit> commits;                ///< by engine and generation
-  std::vector<Error> damaged;                      ///< manifests that cannot be read
+  std::vector<std::filesystem::path> directories;                      ///< where they are
+  std::vector<FoundCommit> commits;                                    ///< by engine and generation
+  std::map<std::uint32_t, std::vector<zero::CommitView::Mark>> marks;  ///< by engine
+  std::vector<Error> damaged;                                          ///< manifests that cannot be read
 
   /// The engines that have commits, ascending.
   [[nodiscard]] std::vector<std::uint32_t> engines() const;
@@ -39,7 +42,8 @@ struct FoundCommits {
 /// The last commit of an engine of which every rank has its part, from which a run continues. In `found`, which
 /// outlives it.
 ///
-/// Errors: not_found, naming a rank whose part is missing, if there is none; invalid_argument, for commits of two runs.
+/// Errors: not_found, naming a rank whose part is missing, if there is none; those of choose_commit(), or
+/// choose_checkpoint() in a checkpoint, with which a run refuses to continue.
 [[nodiscard]] Result<const FoundCommit*> last_commit(const FoundCommits& found, std::uint32_t engine);
 
 /// Whether a run that goes on has replaced the commit since it was found, so that its bytes may be overwritten.

@@ -42,6 +42,7 @@ std::uint64_t parameter_count(const zero::ModelLayout& model) {
 std::string use_of(const FoundCommit& commit, const FoundCommit* last) {
   if (&commit == last) return "";
   if (last != nullptr) return fmt::format("not used: a run continues from commit {}", last->generation);
+  if (commit.is_complete()) return "not used: no run continues from the directory as it is";
   return "incomplete: a run continues from it only if the other ranks' directories have the rest";
 }
 
