@@ -8,5 +8,6 @@ namespace penstock::python {
 void bind_files(nanobind::module_& module);
 void bind_optimizer(nanobind::module_& module);
 void bind_runtime(nanobind::module_& module);
+void bind_tile_state(nanobind::module_& module);
 
 }  // namespace penstock::python

@@ -4,10 +4,14 @@
 
 #include <penstock/penstock.h>
 
+#include <nanobind/nanobind.h>
+
 NB_MODULE(_core, module) {
+  nanobind::set_leak_warnings(false);  // of objects that a program holds when it ends
   module.def("_set_exceptions", penstock::python::set_exceptions);
   module.attr("__version__") = penstock_version();
   penstock::python::bind_files(module);
   penstock::python::bind_optimizer(module);
   penstock::python::bind_runtime(module);
+  penstock::python::bind_tile_state(module);
 }

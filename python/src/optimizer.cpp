@@ -3,6 +3,7 @@
 #include "bind.hpp"
 #include "handle.hpp"
 #include "memory.hpp"
+#include "tile.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -13,39 +14,9 @@ namespace penstock::python {
 
 namespace {
 
-const Choices formats{{"fp32", PENSTOCK_STATE_FP32},
-                      {"split", PENSTOCK_STATE_SPLIT},
-                      {"split_bf16", PENSTOCK_STATE_SPLIT_BF16},
-                      {"split_q8", PENSTOCK_STATE_SPLIT_Q8},
-                      {"moments", PENSTOCK_STATE_MOMENTS},
-                      {"moments_bf16", PENSTOCK_STATE_MOMENTS_BF16}};
-const Choices optimizers{{"adam", PENSTOCK_ADAM}, {"lion", PENSTOCK_LION}, {"adagrad", PENSTOCK_ADAGRAD}};
-const Choices kinds{{"master", PENSTOCK_MASTER},
-                    {"first_moment", PENSTOCK_FIRST_MOMENT},
-                    {"second_moment", PENSTOCK_SECOND_MOMENT}};
-
-class Workers {
- public:
-  explicit Workers(std::uint32_t threads) {
-    penstock_workers* made = nullptr;
-    run([&] { return penstock_workers_create(threads, &made); });
-    handle_ = {made, "Workers"};
-  }
-  [[nodiscard]] std::shared_ptr<penstock_workers> get(const char* function) const {
-    return handle_.get(function);
-  }
-
- private:
-  Handle<penstock_workers, penstock_workers_free> handle_;
-};
-
-std::shared_ptr<penstock_workers> get(const Workers* workers, const char* function) {
-  return workers == nullptr ? nullptr : workers->get(function);
-}
-
 std::uint64_t state_bytes(const std::string& format, std::uint64_t elements, const std::string& optimizer) {
   std::uint64_t bytes = 0;
-  check(penstock_tile_state_bytes(number_of(format, formats, "state_bytes", "format"),
+  check(penstock_tile_state_bytes(number_of(format, state_formats, "state_bytes", "format"),
                                   number_of(optimizer, optimizers, "state_bytes", "optimizer"), elements,
                                   &bytes));
   return bytes;
@@ -77,7 +48,7 @@ class Tile {
              .parameter = parameter_.memory.data(),
              .elements = parameter_.count,
              .parameter_dtype = parameter_.dtype,
-             .format = number_of(format, formats, "Tile", "format"),
+             .format = number_of(format, state_formats, "Tile", "format"),
              .optimizer = number_of(optimizer, optimizers, "Tile", "optimizer"),
              .first_element = first_element};
     std::uint64_t wanted = 0;
@@ -133,7 +104,7 @@ class Tile {
   void read(const std::string& kind, nb::handle into, std::uint64_t first) {
     constexpr const char* function = "Tile.read";
     const Elements values = floats_of(into, Use::write, std::nullopt, function, "into");
-    const std::int32_t number = number_of(kind, kinds, function, "kind");
+    const std::int32_t number = number_of(kind, state_kinds, function, "kind");
     run([&] {
       return penstock_tile_read(&tile_, number, first, values.count,
                                 reinterpret_cast<float*>(values.memory.data()));

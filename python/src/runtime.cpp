@@ -1,7 +1,7 @@
 // penstock.Runtime: tensors in host memory under a budget and in swap files.
+#include "runtime.hpp"
 #include "arguments.hpp"
 #include "bind.hpp"
-#include "handle.hpp"
 
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>
@@ -18,22 +18,11 @@ namespace penstock::python {
 
 namespace {
 
-using RuntimeHandle = Handle<penstock_runtime, penstock_runtime_free>;
-
 const Choices evictions{{"planned", PENSTOCK_EVICT_PLANNED}, {"lru", PENSTOCK_EVICT_LRU}};
 const Choices pinnings{
     {"none", PENSTOCK_PIN_NONE}, {"preferred", PENSTOCK_PIN_PREFERRED}, {"required", PENSTOCK_PIN_REQUIRED}};
 const Choices accesses{
     {"read", PENSTOCK_READ}, {"modify", PENSTOCK_MODIFY}, {"overwrite", PENSTOCK_OVERWRITE}};
-
-struct Path {
-  std::filesystem::path directory;
-  std::uint64_t capacity;
-  double weight;
-  std::uint64_t request_max, in_flight_max;
-  std::string engine;
-  double deadline_seconds;
-};
 
 /// Has the buffer protocol: the memory stays where it is while a view of it lives.
 class Lease {
@@ -83,7 +72,7 @@ class Lease {
 /// Of a runtime, which it keeps.
 class Tensor {
  public:
-  Tensor(std::shared_ptr<RuntimeHandle> runtime, penstock_tensor number, std::string name,
+  Tensor(std::shared_ptr<Runtime::Owner> runtime, penstock_tensor number, std::string name,
          std::uint64_t bytes)
       : runtime_(std::move(runtime)), number_(number), name_(std::move(name)), bytes_(bytes) {}
 
@@ -109,107 +98,94 @@ class Tensor {
     run([&] { return called(runtime.get(), number_); });
   }
 
-  std::shared_ptr<RuntimeHandle> runtime_;
+  std::shared_ptr<Runtime::Owner> runtime_;
   penstock_tensor number_;
   std::string name_;
   std::uint64_t bytes_;
 };
 
-class Runtime {
- public:
-  Runtime(std::uint64_t host_budget, const std::vector<Path>& paths, const std::string& pinning,
-          const std::string& eviction, std::uint64_t lookahead) {
-    std::vector<penstock_path> given;
-    for (const Path& path : paths) {
-      check_above_zero("Path", {{"capacity", static_cast<double>(path.capacity)},
-                                {"weight", path.weight},
-                                {"request_max", static_cast<double>(path.request_max)},
-                                {"in_flight_max", static_cast<double>(path.in_flight_max)},
-                                {"deadline_seconds", path.deadline_seconds}});
-      given.push_back({.size = sizeof(penstock_path),
-                       .directory = path.directory.c_str(),
-                       .capacity = path.capacity,
-                       .weight = path.weight,
-                       .request_max = path.request_max,
-                       .in_flight_max = path.in_flight_max,
-                       .engine = number_of(path.engine, io_engines, "Path", "engine"),
-                       .deadline_seconds = path.deadline_seconds});
-    }
-    check_above_zero("Runtime", {{"lookahead", static_cast<double>(lookahead)}});
-    const penstock_runtime_options options{
-        .size = sizeof(options),
-        .host_budget = host_budget,
-        .paths = given.data(),
-        .path_count = given.size(),
-        .pinning = number_of(pinning, pinnings, "Runtime", "pinning"),
-        .eviction = number_of(eviction, evictions, "Runtime", "eviction"),
-        .lookahead = lookahead,
-    };
-    penstock_runtime* made = nullptr;
-    run([&] { return penstock_runtime_create(&options, &made); });
-    handle_ = std::make_shared<RuntimeHandle>(made, "Runtime");
-  }
+Tensor add(const Runtime& to, const std::string& name, std::uint64_t bytes, bool in_memory,
+           bool write_behind) {
+  const auto runtime = to.handle()->get("Runtime.add");
+  const penstock_tensor_options options{.size = sizeof(options),
+                                        .name = name.c_str(),
+                                        .bytes = bytes,
+                                        .in_memory = in_memory ? 1 : 0,
+                                        .write_behind = write_behind ? 1 : 0};
+  penstock_tensor tensor = 0;
+  run([&] { return penstock_runtime_add(runtime.get(), &options, &tensor); });
+  return {to.handle(), tensor, name, bytes};
+}
 
-  [[nodiscard]] Tensor add(const std::string& name, std::uint64_t bytes, bool in_memory, bool write_behind) {
-    const auto runtime = handle_->get("Runtime.add");
-    const penstock_tensor_options options{.size = sizeof(options),
-                                          .name = name.c_str(),
-                                          .bytes = bytes,
-                                          .in_memory = in_memory ? 1 : 0,
-                                          .write_behind = write_behind ? 1 : 0};
-    penstock_tensor tensor = 0;
-    run([&] { return penstock_runtime_add(runtime.get(), &options, &tensor); });
-    return {handle_, tensor, name, bytes};
-  }
-  void end_round() { call("Runtime.end_round", penstock_runtime_end_round); }
-  void flush() { call("Runtime.flush", penstock_runtime_flush); }
-  void sync() { call("Runtime.sync", penstock_runtime_sync); }
-  [[nodiscard]] nb::dict report() {
-    const auto runtime = handle_->get("Runtime.report");
-    penstock_runtime_report report{.size = sizeof(report)};
-    run([&] { return penstock_runtime_get_report(runtime.get(), &report); });
-    nb::dict fields;
-    fields["host_free"] = report.host_free;
-    fields["bytes_read"] = report.bytes_read;
-    fields["bytes_written"] = report.bytes_written;
-    fields["retries"] = report.retries;
-    fields["stall_seconds"] = report.stall_seconds;
-    return fields;
-  }
-  [[nodiscard]] nb::list notes() {
-    return lines("Runtime.notes", [](penstock_runtime* runtime, penstock_lines** texts) {
-      return penstock_runtime_notes(runtime, texts);
-    });
-  }
-  [[nodiscard]] nb::list take_messages() {
-    return lines("Runtime.take_messages", penstock_runtime_take_messages);
-  }
-  void close() {
-    handle_->check_process("Runtime.close");
-    handle_->close();
-  }
-
- private:
-  void call(const char* function, penstock_error* (*called)(penstock_runtime*)) {
-    const auto runtime = handle_->get(function);
-    run([&] { return called(runtime.get()); });
-  }
-  template <class Call>
-  [[nodiscard]] nb::list lines(const char* function, const Call& called) {
-    const auto runtime = handle_->get(function);
-    penstock_lines* texts = nullptr;
-    run([&] { return called(runtime.get(), &texts); });
-    return to_list(texts);
-  }
-
-  std::shared_ptr<RuntimeHandle> handle_;
-};
+template <class Call>
+nb::list lines(const Runtime& of, const char* function, const Call& called) {
+  const auto runtime = of.handle()->get(function);
+  penstock_lines* texts = nullptr;
+  run([&] { return called(runtime.get(), &texts); });
+  return to_list(texts);
+}
 
 PyType_Slot lease_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(Lease::get_buffer)},
                              {Py_bf_releasebuffer, reinterpret_cast<void*>(Lease::release_buffer)},
                              {0, nullptr}};
 
 }  // namespace
+
+Runtime::Runtime(std::uint64_t host_budget, const std::vector<Path>& paths, const std::string& pinning,
+                 const std::string& eviction, std::uint64_t lookahead) {
+  std::vector<penstock_path> given;
+  for (const Path& path : paths) {
+    check_above_zero("Path", {{"capacity", static_cast<double>(path.capacity)},
+                              {"weight", path.weight},
+                              {"request_max", static_cast<double>(path.request_max)},
+                              {"in_flight_max", static_cast<double>(path.in_flight_max)},
+                              {"deadline_seconds", path.deadline_seconds}});
+    given.push_back({.size = sizeof(penstock_path),
+                     .directory = path.directory.c_str(),
+                     .capacity = path.capacity,
+                     .weight = path.weight,
+                     .request_max = path.request_max,
+                     .in_flight_max = path.in_flight_max,
+                     .engine = number_of(path.engine, io_engines, "Path", "engine"),
+                     .deadline_seconds = path.deadline_seconds});
+  }
+  check_above_zero("Runtime", {{"lookahead", static_cast<double>(lookahead)}});
+  const penstock_runtime_options options{
+      .size = sizeof(options),
+      .host_budget = host_budget,
+      .paths = given.data(),
+      .path_count = given.size(),
+      .pinning = number_of(pinning, pinnings, "Runtime", "pinning"),
+      .eviction = number_of(eviction, evictions, "Runtime", "eviction"),
+      .lookahead = lookahead,
+  };
+  penstock_runtime* made = nullptr;
+  run([&] { return penstock_runtime_create(&options, &made); });
+  handle_ = std::make_shared<Owner>(made, "Runtime");
+}
+
+nb::dict Runtime::report() {
+  const auto runtime = handle_->get("Runtime.report");
+  penstock_runtime_report report{.size = sizeof(report)};
+  run([&] { return penstock_runtime_get_report(runtime.get(), &report); });
+  nb::dict fields;
+  fields["host_free"] = report.host_free;
+  fields["bytes_read"] = report.bytes_read;
+  fields["bytes_written"] = report.bytes_written;
+  fields["retries"] = report.retries;
+  fields["stall_seconds"] = report.stall_seconds;
+  return fields;
+}
+
+nb::list Runtime::notes() {
+  return lines(*this, "Runtime.notes", [](penstock_runtime* runtime, penstock_lines** texts) {
+    return penstock_runtime_notes(runtime, texts);
+  });
+}
+
+nb::list Runtime::take_messages() {
+  return lines(*this, "Runtime.take_messages", penstock_runtime_take_messages);
+}
 
 void bind_runtime(nb::module_& module) {
   nb::class_<Path>(module, "Path", R"(One directory on one drive.
@@ -272,8 +248,8 @@ for.)")
                     std::uint64_t>(),
            nb::arg("host_budget"), nb::arg("paths") = nb::list(), nb::kw_only(), nb::arg("pinning") = "none",
            nb::arg("eviction") = "planned", nb::arg("lookahead") = 64 << 20)
-      .def("add", &Runtime::add, nb::arg("name"), nb::arg("nbytes"), nb::kw_only(),
-           nb::arg("in_memory") = false, nb::arg("write_behind") = false,
+      .def("add", &add, nb::arg("name"), nb::arg("nbytes"), nb::kw_only(), nb::arg("in_memory") = false,
+           nb::arg("write_behind") = false,
            R"(Adds a tensor, which has no contents. name: for messages. in_memory: it keeps a range of
 host memory, and has no place on disk. write_behind: it is stored as soon as a lease that changes it ends.
 

@@ -1,0 +1,5 @@
+"""Penstock for PyTorch."""
+
+from .adamw import AdamW
+
+__all__ = ["AdamW"]

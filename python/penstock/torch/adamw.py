@@ -1,0 +1,264 @@
+"""torch.optim.AdamW with states in host memory or on NVMe."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+import weakref
+from collections.abc import Sequence
+
+import torch
+
+from .. import Path, Runtime, Workers, state_bytes
+from ..errors import BudgetTooSmall, InvalidArgument, Unsupported
+from .offloaded_states import OffloadedStates, Staging, format_of, is_on_host, local_of, refuse
+from .saved_states import Saved, fill_state_dict, restore, wrap_state_dict
+
+_small_elements = 1 << 16  # parameters of at most so many have their states in memory
+_alignment = 4096  # bytes, of a tensor in the runtime
+_budget_beside_disk = 256 << 20  # bytes
+
+
+class AdamW(torch.optim.Optimizer):
+    """AdamW whose states are in host memory, or on disk with a budget of host memory.
+
+    It takes the place of torch.optim.AdamW: parameter groups, closures, schedulers, gradient scalers and state
+    dictionaries work alike, the latter in both directions. Updates run on the CPU. Parameters on another device are
+    copied to it tile by tile.
+
+    params, lr, betas, eps, weight_decay, maximize: as for torch.optim.AdamW. lr may be a tensor of one element.
+    path: a directory on a drive, a penstock.Path, or a sequence of those, one a drive. None: states are in memory.
+    budget: bytes of host memory for states. None: what all of them take; with a path, what small parameters take and 256
+        MiB beside.
+    state_format: how states are stored, see docs/optimizer.md: "auto" is "moments" for float32, "split" for bfloat16 and
+        "fp32" for float16. A dictionary gives formats by dtype.
+    threads: of the update. None: torch.get_num_threads().
+    tile_elements: large parameters are moved and updated in tiles of so many elements.
+    update_in_backward: each parameter is updated as soon as its gradient is whole, which frees the gradient; step() then
+        ends the step. Not for gradients that are clipped, scaled, or accumulated over several backward passes.
+
+    States are made at the first step. Raises InvalidArgument, naming the parameter, for what cannot be updated: other
+    types than float32, bfloat16 and float16, memory that is not contiguous, sparse gradients, a parameter whose shape or
+    type has changed. When step() raises, for example NoSpace, calling it again with the same gradients completes the
+    step. One thread at a time calls it.
+    """
+
+    def __init__(self, params, lr: float | torch.Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 1e-2, *, maximize: bool = False,
+                 path: str | os.PathLike | Path | Sequence[str | os.PathLike | Path] | None = None,
+                 budget: int | None = None, state_format: str | dict[torch.dtype, str] = "auto",
+                 update: str = "cpu", threads: int | None = None, tile_elements: int = 1 << 22,
+                 update_in_backward: bool = False) -> None:
+        if update != "cpu":
+            refuse("updates run on the CPU", "update", wanted='"cpu"', got=repr(update), kind=Unsupported)
+        if budget is not None and budget <= 0:
+            refuse("it is out of its range", "budget", wanted="more than 0 bytes", got=str(budget))
+        if tile_elements < 1 << 14:
+            refuse("it is out of its range", "tile_elements", wanted=f"at least {1 << 14}", got=str(tile_elements))
+        self._paths = [path] if isinstance(path, (str, os.PathLike, Path)) else list(path or ())
+        self._budget = budget
+        self._state_format = state_format
+        self._tile_elements = tile_elements // 16384 * 16384  # whole blocks of every format
+        self._workers = Workers(threads or torch.get_num_threads())
+        self._runtimes: list[Runtime] = []
+        self._states: dict[torch.Tensor, OffloadedStates] = {}
+        self._elements = 0  # of all parameters with states
+        self._finished: set[torch.Tensor] = set()  # by a step that has failed
+        self._staging: Staging | None = None
+        self._updates_in_backward = update_in_backward
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
+                                  "maximize": maximize})
+
+    def add_param_group(self, param_group: dict) -> None:
+        """As torch.optim.Optimizer's. Raises InvalidArgument before anything changes."""
+        given = param_group["params"]
+        if not isinstance(given, (torch.Tensor, set)):
+            param_group["params"] = given = list(given)
+        group = {**self.defaults, **param_group}
+        _hyperparameters(group)
+        for one in [given] if isinstance(given, torch.Tensor) else given:
+            parameter = one[1] if isinstance(one, tuple) else one
+            if isinstance(parameter, torch.Tensor):
+                format_of(parameter, self._state_format, _text_of(parameter, one[0] if isinstance(one, tuple) else ""))
+        super().add_param_group(param_group)
+        if not self._updates_in_backward:
+            return
+        added = self.param_groups[-1]
+        itself = weakref.ref(self)  # parameters may outlive it
+        for parameter in added["params"]:
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(lambda one: _update_and_free(itself(), one, added))
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        """Updates each parameter that has a gradient. Returns what `closure` returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            hyperparameters = _hyperparameters(group)
+            for parameter in group["params"]:
+                gradient = parameter.grad
+                if gradient is not None and parameter not in self._finished:
+                    self._update(parameter, gradient, hyperparameters)
+                    self._finished.add(parameter)
+        self._finished.clear()
+        for runtime in self._runtimes:
+            runtime.end_round()
+        return loss
+
+    def state_dict(self) -> dict:
+        """As torch.optim.AdamW's, which can load it: "step", "exp_avg" and "exp_avg_sq" of each parameter, in float32,
+        and of 16-bit parameters "master". Of states on disk the values are in a file without a name, in the first
+        directory, which lives as long as the tensors: memory for one tile is enough."""
+        hook = self.register_state_dict_post_hook(fill_state_dict, prepend=True)
+        try:
+            return super().state_dict()
+        finally:
+            hook.remove()
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Takes what state_dict() or torch.optim.AdamW's has returned. Masters that it does not have are the parameters.
+        Raises InvalidArgument, before anything changes, for states of other shapes, and for amsgrad."""
+        hook = self.register_load_state_dict_pre_hook(wrap_state_dict)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            hook.remove()
+
+    def __setstate__(self, state: dict) -> None:
+        saved = {p: values for p, values in state["state"].items() if isinstance(values, Saved)}
+        for parameter, values in saved.items():
+            values.check(parameter, self._text_of(parameter))
+        super().__setstate__({**state, "state": type(state["state"])(dict)})
+        self._finished.clear()
+        for parameter, states in self._states.items():
+            if parameter not in saved:
+                states.reset()
+        if saved:
+            self._make_states()
+        for parameter, values in saved.items():
+            restore(values, parameter, self._states[parameter], self._workers)
+            self.state[parameter] = {"step": torch.tensor(float(values.step))}
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("penstock.torch.AdamW cannot be copied or pickled: its states are in a runtime; "
+                        "save state_dict() instead")
+
+    @property
+    def notes(self) -> list[str]:
+        """Options that are not in effect, with reasons."""
+        return [note for runtime in self._runtimes for note in runtime.notes]
+
+    def report(self) -> dict[str, float]:
+        """Sums of Runtime.report(): bytes read from disk and written to it, seconds of waits, and so on."""
+        total: dict[str, float] = {}
+        for runtime in self._runtimes:
+            for name, value in runtime.report().items():
+                total[name] = total.get(name, 0) + value
+        return total
+
+    def close(self) -> None:
+        """Frees the memory and the space on disk of the states. step() raises FailedState then."""
+        for runtime in self._runtimes:
+            runtime.close()
+
+    def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, hyperparameters: tuple) -> None:
+        states = self._states.get(parameter)
+        if states is None:
+            self._make_states()
+            states = self._states[parameter]
+        local, gradient = local_of(parameter), states.check(local_of(parameter), local_of(gradient))
+        if is_on_host(local):
+            non_finite = states.step(local, gradient, hyperparameters, self._workers)
+        else:
+            if self._staging is None:
+                self._staging = Staging(self._tile_elements, local.device)
+            non_finite = self._staging.step(states, local, gradient, hyperparameters, self._workers)
+        state = self.state[parameter]
+        if state:
+            state["step"].fill_(states.completed)
+        else:
+            state["step"] = torch.tensor(float(states.completed))
+        if non_finite is not None:
+            warnings.warn(f"{states.name} has values that are not finite after step {states.completed}: near element "
+                          f"{non_finite}", RuntimeWarning, stacklevel=3)
+
+    def _make_states(self) -> None:
+        """States of all parameters that have none, in a runtime of their own."""
+        missing = [p for group in self.param_groups for p in group["params"]
+                   if (p.requires_grad or p.grad is not None) and p not in self._states]
+        tiles = {p: [min(self._tile_elements, local_of(p).numel() - first)
+                     for first in range(0, local_of(p).numel(), self._tile_elements)] for p in missing}
+        formats = {p: format_of(p, self._state_format, self._text_of(p)) for p in missing}
+        in_memory = on_disk = largest = 0
+        for p in missing:
+            for elements in tiles[p]:
+                size = -(-state_bytes(formats[p], elements) // _alignment) * _alignment
+                if self._is_in_memory(p):
+                    in_memory += size
+                else:
+                    on_disk += size
+                    largest = max(largest, size)
+        budget = self._budget_for(in_memory, on_disk, largest)
+        runtime = Runtime(budget, self._paths_for(on_disk, largest), lookahead=max(64 << 20, 2 * largest))
+        made = {}
+        for p in missing:
+            made[p] = OffloadedStates(runtime, self._text_of(p), local_of(p), formats[p], tiles[p], self._elements,
+                                      self._is_in_memory(p), self._paths)
+            self._elements += local_of(p).numel()
+        self._runtimes.append(runtime)
+        self._states.update(made)
+
+    def _is_in_memory(self, parameter: torch.Tensor) -> bool:
+        return not self._paths or local_of(parameter).numel() <= _small_elements
+
+    def _budget_for(self, in_memory: int, on_disk: int, largest: int) -> int:
+        needed = in_memory + (2 * largest if on_disk else 0)
+        if self._budget is None or self._runtimes:  # of parameters that were added later
+            return max(needed, in_memory + min(on_disk, max(_budget_beside_disk, 4 * largest)), _alignment)
+        if self._budget >= needed:
+            return self._budget
+        refuse("it is too small for the states", "budget", wanted=f"at least {needed} bytes", got=str(self._budget),
+               advice="raise it, or lower tile_elements" if self._paths else "raise it, or name a path for the states",
+               kind=BudgetTooSmall)
+
+    def _paths_for(self, on_disk: int, largest: int) -> list[Path]:
+        share = -(-on_disk // max(1, len(self._paths))) + largest
+        return [one if isinstance(one, Path) else Path(one, capacity=share) for one in self._paths] if on_disk else []
+
+    def _text_of(self, parameter: torch.Tensor) -> str:
+        for number, group in enumerate(self.param_groups):
+            for index, one in enumerate(group["params"]):
+                if one is parameter:
+                    names = group.get("param_names")
+                    return _text_of(parameter, names[index] if names else f"number {index} of group {number}")
+        return _text_of(parameter, "")
+
+
+@torch.no_grad()
+def _update_and_free(optimizer: AdamW | None, parameter: torch.Tensor, group: dict) -> None:
+    if optimizer is None:
+        return
+    optimizer._update(parameter, parameter.grad, _hyperparameters(group))
+    parameter.grad = None
+
+
+def _text_of(parameter: torch.Tensor, name: str) -> str:
+    return f"parameter {name} of shape {tuple(parameter.shape)}" if name else f"a parameter of shape {tuple(parameter.shape)}"
+
+
+def _hyperparameters(group: dict) -> tuple[float, float, float, float, float, float]:
+    """Learning rate, betas, epsilon, decay, and the factor of gradients."""
+    lr, (beta1, beta2), epsilon, decay = float(group["lr"]), group["betas"], group["eps"], group["weight_decay"]
+    for name, value, wanted, is_good in (("lr", lr, "0 or more", 0 <= lr < math.inf),
+                                         ("betas", (beta1, beta2), "in [0, 1)", 0 <= beta1 < 1 and 0 <= beta2 < 1),
+                                         ("eps", epsilon, "0 or more", 0 <= epsilon < math.inf),
+                                         ("weight_decay", decay, "0 or more", 0 <= decay < math.inf)):
+        if not is_good:
+            refuse("it is out of its range", name, wanted=wanted, got=str(value))
+    if group.get("amsgrad"):
+        refuse("amsgrad is not supported", "amsgrad", wanted="False", got="True", kind=Unsupported)
+    return lr, float(beta1), float(beta2), epsilon, decay, -1.0 if group["maximize"] else 1.0

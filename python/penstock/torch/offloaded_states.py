@@ -1,0 +1,147 @@
+"""The AdamW states of one parameter, in tiles of a runtime."""
+
+from __future__ import annotations
+
+import torch
+
+from .. import Runtime, Workers
+from .._core import TileState
+from ..errors import InvalidArgument
+
+_dtypes = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+_automatic = {torch.float32: "moments", torch.bfloat16: "split", torch.float16: "fp32"}
+_formats = {torch.float32: ("moments", "fp32"), torch.float16: ("fp32",),
+            torch.bfloat16: ("split", "split_bf16", "split_q8", "moments_bf16", "fp32")}
+
+
+def refuse(reason: str, what: str, *, wanted: str = "", got: str = "", advice: str = "", kind=InvalidArgument):
+    """Raises the error."""
+    operation = "penstock.torch.AdamW"
+    message = f"{reason}: {what}" + (f", wanted {wanted}" if wanted else "") + (f", got {got}" if got else "")
+    message += f" [{operation}]" + (f"\n  try     {advice}" if advice else "")
+    raise kind(message, operation=operation, object=what, reason=reason, wanted=wanted, got=got, advice=advice)
+
+
+def local_of(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's shard of a DTensor; else the tensor."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def is_on_host(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu"
+
+
+def format_of(parameter: torch.Tensor, given: str | dict[torch.dtype, str], name: str) -> str:
+    """The state format of the parameter. Raises InvalidArgument for a parameter that cannot be updated."""
+    if parameter.dtype not in _dtypes:
+        refuse("its type is not supported", name, wanted="float32, bfloat16 or float16", got=str(parameter.dtype))
+    if parameter.device.type == "meta":
+        refuse("it has no memory", name, got="a tensor on the device meta", advice="make its values first")
+    if not local_of(parameter).is_contiguous():
+        refuse("its memory is not contiguous", name, got=f"strides {local_of(parameter).stride()}",
+               advice="p.data = p.data.contiguous()")
+    chosen = given.get(parameter.dtype, "auto") if isinstance(given, dict) else given
+    if chosen == "auto":
+        return _automatic[parameter.dtype]
+    if chosen not in _formats[parameter.dtype]:
+        refuse("the state format does not fit its type", name,
+               wanted=", ".join(("auto", *_formats[parameter.dtype])) + f", for {parameter.dtype}", got=str(chosen),
+               advice='give a dictionary of formats by dtype: {torch.bfloat16: "split_q8"}')
+    return chosen
+
+
+class OffloadedStates:
+    """The states of a parameter, one TileState for each of its tiles.
+
+    parameter: its local shard. tiles: their numbers of elements. paths: where the runtime's files are."""
+
+    def __init__(self, runtime: Runtime, name: str, parameter: torch.Tensor, format: str, tiles: list[int],
+                 first_element: int, in_memory: bool, paths: list) -> None:
+        self.name = name
+        self.format = format
+        self.completed = 0  # steps
+        self.paths = [] if in_memory else paths
+        self._shape, self._dtype = parameter.shape, parameter.dtype
+        self.tiles = []
+        for elements in tiles:
+            self.tiles.append(TileState(runtime, name, elements, _dtypes[parameter.dtype], format, first_element,
+                                        in_memory))
+            first_element += elements
+
+    @property
+    def has_master(self) -> bool:
+        """Whether the states have more of the master than the parameter."""
+        return self.format not in ("moments", "moments_bf16") and self._dtype != torch.float32
+
+    def check(self, parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        """The gradient, contiguous and of a type that an update takes. Raises InvalidArgument."""
+        if parameter.shape != self._shape or parameter.dtype != self._dtype:
+            refuse("the parameter is not the one that its states were made for", self.name,
+                   wanted=f"shape {tuple(self._shape)}, {self._dtype}", got=f"{tuple(parameter.shape)}, {parameter.dtype}",
+                   advice="make another optimizer")
+        if not parameter.is_contiguous():
+            refuse("its memory is not contiguous", self.name, got=f"strides {parameter.stride()}",
+                   advice="p.data = p.data.contiguous()")
+        if gradient.layout != torch.strided:
+            refuse("its gradient is sparse", self.name, wanted="a dense gradient", got=str(gradient.layout),
+                   advice="make the layer with sparse=False")
+        if gradient.shape != parameter.shape:
+            refuse("its gradient has another shape", self.name, wanted=str(tuple(parameter.shape)),
+                   got=str(tuple(gradient.shape)))
+        if gradient.device != parameter.device:
+            refuse("its gradient is on another device", self.name, wanted=str(parameter.device), got=str(gradient.device))
+        if gradient.dtype not in _dtypes:
+            gradient = gradient.float()
+        return gradient if gradient.is_contiguous() else gradient.contiguous()
+
+    def step(self, parameter: torch.Tensor, gradient: torch.Tensor, hyperparameters: tuple,
+             workers: Workers) -> int | None:
+        """Updates a parameter on the host. Returns an element near one that is not finite now."""
+        number = self.completed + 1
+        address, gradient_address = parameter.data_ptr(), gradient.data_ptr()
+        size, gradient_size = parameter.element_size(), gradient.element_size()
+        gradient_dtype = _dtypes[gradient.dtype]
+        first, non_finite = 0, None
+        for tile in self.tiles:
+            found = tile.step(address + first * size, gradient_address + first * gradient_size, gradient_dtype, number,
+                              *hyperparameters, workers)
+            if found is not None and non_finite is None:
+                non_finite = first + found
+            first += tile.elements
+        self.completed = number
+        return non_finite
+
+    def reset(self) -> None:
+        """Makes them as they were before the first step."""
+        self.completed = 0
+        for tile in self.tiles:
+            tile.reset()
+
+
+class Staging:
+    """Host memory through which parameters and gradients of another device pass, a tile at a time."""
+
+    def __init__(self, tile_elements: int, device: torch.device) -> None:
+        self._parameter = torch.empty(tile_elements, dtype=torch.float32, pin_memory=device.type == "cuda")
+        self._gradient = torch.empty_like(self._parameter, pin_memory=device.type == "cuda")
+
+    def step(self, states: OffloadedStates, parameter: torch.Tensor, gradient: torch.Tensor, hyperparameters: tuple,
+             workers: Workers) -> int | None:
+        number = states.completed + 1
+        flat, flat_gradient = parameter.view(-1), gradient.view(-1)
+        gradient_dtype = _dtypes[gradient.dtype]
+        first, non_finite = 0, None
+        for tile in states.tiles:
+            part = flat[first:first + tile.elements]
+            on_host = self._parameter.view(flat.dtype)[:tile.elements]
+            on_host.copy_(part)  # most formats have a part of the master only
+            gradient_on_host = self._gradient.view(flat_gradient.dtype)[:tile.elements]
+            gradient_on_host.copy_(flat_gradient[first:first + tile.elements])
+            found = tile.step(on_host.data_ptr(), gradient_on_host.data_ptr(), gradient_dtype, number, *hyperparameters,
+                              workers)
+            part.copy_(on_host)
+            if found is not None and non_finite is None:
+                non_finite = first + found
+            first += tile.elements
+        states.completed = number
+        return non_finite

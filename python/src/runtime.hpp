@@ -1,0 +1,54 @@
+#pragma once
+
+#include "handle.hpp"
+
+#include <penstock/penstock.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace penstock::python {
+
+/// penstock.Path.
+struct Path {
+  std::filesystem::path directory;
+  std::uint64_t capacity;
+  double weight;
+  std::uint64_t request_max, in_flight_max;
+  std::string engine;
+  double deadline_seconds;
+};
+
+/// penstock.Runtime.
+class Runtime {
+ public:
+  using Owner = Handle<penstock_runtime, penstock_runtime_free>;
+
+  Runtime(std::uint64_t host_budget, const std::vector<Path>& paths, const std::string& pinning,
+          const std::string& eviction, std::uint64_t lookahead);
+
+  void end_round() { call("Runtime.end_round", penstock_runtime_end_round); }
+  void flush() { call("Runtime.flush", penstock_runtime_flush); }
+  void sync() { call("Runtime.sync", penstock_runtime_sync); }
+  [[nodiscard]] nb::dict report();
+  [[nodiscard]] nb::list notes();
+  [[nodiscard]] nb::list take_messages();
+  void close() {
+    handle_->check_process("Runtime.close");
+    handle_->close();
+  }
+  [[nodiscard]] std::shared_ptr<Owner> handle() const { return handle_; }
+
+ private:
+  void call(const char* function, penstock_error* (*called)(penstock_runtime*)) {
+    const auto runtime = handle_->get(function);
+    run([&] { return called(runtime.get()); });
+  }
+
+  std::shared_ptr<Owner> handle_;
+};
+
+}  // namespace penstock::python

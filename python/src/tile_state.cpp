@@ -1,0 +1,171 @@
+// penstock.TileState: the state of a Tile in a Runtime, which moves between host memory and disk.
+#include "arguments.hpp"
+#include "bind.hpp"
+#include "runtime.hpp"
+#include "tile.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::python {
+
+namespace {
+
+const Choices dtypes{{"float32", PENSTOCK_FP32}, {"bfloat16", PENSTOCK_BF16}, {"float16", PENSTOCK_FP16}};
+
+using Address = std::uintptr_t;
+
+class TileState {
+ public:
+  TileState(const Runtime& runtime, const std::string& name, std::uint64_t elements, const std::string& dtype,
+            const std::string& format, std::uint64_t first_element, bool in_memory)
+      : runtime_(runtime.handle()),
+        tile_{.size = sizeof(tile_),
+              .elements = elements,
+              .parameter_dtype = number_of(dtype, dtypes, "TileState", "dtype"),
+              .format = number_of(format, state_formats, "TileState", "format"),
+              .optimizer = PENSTOCK_ADAM,
+              .first_element = first_element} {
+    std::uint64_t bytes = 0;
+    check(penstock_tile_state_bytes(tile_.format, tile_.optimizer, elements, &bytes));
+    const penstock_tensor_options options{.size = sizeof(options),
+                                          .name = name.c_str(),
+                                          .bytes = bytes,
+                                          .in_memory = in_memory ? 1 : 0,
+                                          .write_behind = 1};
+    const auto owner = runtime_->get("TileState");
+    run([&] { return penstock_runtime_add(owner.get(), &options, &tensor_); });
+  }
+
+  std::optional<std::int64_t> step(Address parameter, Address gradient, const std::string& gradient_dtype,
+                                   std::uint64_t number, float learning_rate, float beta1, float beta2,
+                                   float epsilon, float weight_decay, float gradient_factor,
+                                   const Workers* workers) {
+    constexpr const char* function = "TileState.step";
+    if (number == completed_) return std::nullopt;
+    const auto threads = get(workers, function);
+    const penstock_hyperparameters hyperparameters{.size = sizeof(hyperparameters),
+                                                   .learning_rate = learning_rate,
+                                                   .beta1 = beta1,
+                                                   .beta2 = beta2,
+                                                   .epsilon = epsilon,
+                                                   .weight_decay = weight_decay,
+                                                   .decoupled_decay = 1,
+                                                   .bias_correction = 1};
+    penstock_tile tile = tile_;
+    tile.gradient = reinterpret_cast<const void*>(gradient);
+    tile.gradient_dtype = number_of(gradient_dtype, dtypes, function, "gradient_dtype");
+    penstock_update_outcome outcome{.size = sizeof(outcome), .non_finite_element = -1};
+    with_state(function, is_empty_ ? PENSTOCK_OVERWRITE : PENSTOCK_MODIFY, tile, parameter, [&] {
+      penstock_error* error = is_empty_ ? initialize(tile, threads.get()) : nullptr;
+      if (error != nullptr) return error;
+      return penstock_tile_step(&tile, &hyperparameters, number, gradient_factor, threads.get(), &outcome);
+    });
+    is_empty_ = false;
+    completed_ = number;
+    if (outcome.non_finite_element < 0) return std::nullopt;
+    return outcome.non_finite_element;
+  }
+
+  void read(const std::string& kind, Address parameter, Address into) {
+    constexpr const char* function = "TileState.read";
+    const std::int32_t number = number_of(kind, state_kinds, function, "kind");
+    penstock_tile tile = tile_;
+    with_state(function, PENSTOCK_READ, tile, parameter, [&] {
+      return penstock_tile_read(&tile, number, 0, tile.elements, reinterpret_cast<float*>(into));
+    });
+  }
+
+  void restore(Address parameter, Address master, Address first, Address second, std::uint64_t completed,
+               const Workers* workers) {
+    constexpr const char* function = "TileState.restore";
+    const auto threads = get(workers, function);
+    penstock_tile tile = tile_;
+    with_state(function, PENSTOCK_OVERWRITE, tile, parameter, [&] {
+      return penstock_tile_restore(&tile, reinterpret_cast<const float*>(master),
+                                   reinterpret_cast<const float*>(first),
+                                   reinterpret_cast<const float*>(second), threads.get());
+    });
+    is_empty_ = false;
+    completed_ = completed;
+  }
+
+  void reset() {
+    is_empty_ = true;
+    completed_ = 0;
+  }
+  void prefetch() {
+    if (is_empty_) return;
+    const auto runtime = runtime_->get("TileState.prefetch");
+    run([&] { return penstock_runtime_prefetch(runtime.get(), tensor_); });
+  }
+  [[nodiscard]] std::uint64_t elements() const { return tile_.elements; }
+  [[nodiscard]] std::uint64_t completed() const { return completed_; }
+
+ private:
+  /// Calls `update` with the state in host memory, without the GIL.
+  template <class Update>
+  void with_state(const char* function, penstock_access access, penstock_tile& tile, Address parameter,
+                  const Update& update) {
+    const auto runtime = runtime_->get(function);
+    tile.parameter = reinterpret_cast<void*>(parameter);
+    run([&]() -> penstock_error* {
+      penstock_lease* lease = nullptr;
+      penstock_error* error =
+          penstock_lease_begin(runtime.get(), tensor_, access, &lease, &tile.state, nullptr);
+      if (error == nullptr) error = update();
+      penstock_lease_end(lease);
+      return error;
+    });
+  }
+  /// A tile must not be made of values in the memory that it writes.
+  static penstock_error* initialize(const penstock_tile& tile, penstock_workers* workers) {
+    const auto* bytes = static_cast<const std::byte*>(tile.parameter);
+    const std::uint64_t size = tile.elements * (tile.parameter_dtype == PENSTOCK_FP32 ? 4 : 2);
+    const std::vector<std::byte> initial(bytes, bytes + size);
+    return penstock_tile_initialize(&tile, initial.data(), tile.parameter_dtype, workers);
+  }
+
+  std::shared_ptr<Runtime::Owner> runtime_;
+  penstock_tile tile_;
+  penstock_tensor tensor_ = 0;
+  bool is_empty_ = true;
+  std::uint64_t completed_ = 0;  // the step whose results it holds
+};
+
+}  // namespace
+
+void bind_tile_state(nb::module_& module) {
+  nb::class_<TileState>(module, "TileState",
+                        R"(The state of a penstock.Tile, AdamW's, in a tensor of a Runtime.
+
+The parts of penstock.torch are made of it. Addresses are of `elements` contiguous elements in host memory, which the
+caller keeps alive; `master` and moments are float32. Its first step begins with moments of 0 and the parameter as
+master. One thread at a time calls it.)")
+      .def(nb::init<const Runtime&, const std::string&, std::uint64_t, const std::string&, const std::string&,
+                    std::uint64_t, bool>(),
+           nb::arg("runtime"), nb::arg("name"), nb::arg("elements"), nb::arg("dtype"), nb::arg("format"),
+           nb::arg("first_element"), nb::arg("in_memory"))
+      .def("step", &TileState::step, nb::arg("parameter"), nb::arg("gradient"), nb::arg("gradient_dtype"),
+           nb::arg("number"), nb::arg("learning_rate"), nb::arg("beta1"), nb::arg("beta2"),
+           nb::arg("epsilon"), nb::arg("weight_decay"), nb::arg("gradient_factor"), nb::arg("workers").none(),
+           "Makes step `number`, or nothing, if that is the one that it has completed. Returns the first "
+           "element of a block with a value that is not finite now, or None.")
+      .def("read", &TileState::read, nb::arg("kind"), nb::arg("parameter"), nb::arg("into"),
+           "Writes \"master\", \"first_moment\" or \"second_moment\" to `into`, in float32.")
+      .def("restore", &TileState::restore, nb::arg("parameter"), nb::arg("master"), nb::arg("first_moment"),
+           nb::arg("second_moment"), nb::arg("completed"), nb::arg("workers").none(),
+           "Sets all states, after step `completed`, and writes the parameter.")
+      .def("reset", &TileState::reset, "Makes it as it was before its first step.")
+      .def("prefetch", &TileState::prefetch, "Hints that it is used soon.")
+      .def_prop_ro("elements", &TileState::elements)
+      .def_prop_ro("completed", &TileState::completed, "The step whose results it holds; 0: none.");
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,406 @@
+"""penstock.torch.AdamW beside torch.optim.AdamW."""
+
+import copy
+import io
+import pickle
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import penstock  # noqa: E402
+import penstock.torch  # noqa: E402
+from penstock.torch import adamw as module  # noqa: E402
+
+elements = 5 * 16384 + 5  # of the large parameter: six tiles
+tile_elements = 16384
+
+
+def make_model(dtype=torch.float32, seed=0):
+    torch.manual_seed(seed)
+    return torch.nn.ParameterList([torch.randn(elements, dtype=dtype), torch.randn(7, 3, dtype=dtype),
+                                   torch.randn(5, dtype=dtype), torch.zeros(0, dtype=dtype)])
+
+
+def set_gradients(model, step, dtype=None):
+    generator = torch.Generator().manual_seed(step)
+    for parameter in model:
+        values = torch.randn(parameter.shape, generator=generator)
+        parameter.grad = values.to(dtype or parameter.dtype)
+
+
+def train(model, optimizer, steps):
+    for step in steps:
+        set_gradients(model, step)
+        optimizer.step()
+
+
+@pytest.fixture(params=["memory", "disk"])
+def place(request, directory, monkeypatch):
+    """Where the states are. On disk, the large parameter's have a budget that does not hold them."""
+    if request.param == "memory":
+        return {"tile_elements": tile_elements}
+    monkeypatch.setattr(module, "_small_elements", 64)
+    return {"tile_elements": tile_elements, "path": directory, "budget": 450_000}
+
+
+def assert_close(model, expected):
+    for one, other in zip(model, expected):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+def assert_equal(model, expected):
+    for one, other in zip(model, expected):
+        assert torch.equal(one, other)
+
+
+def test_it_is_torchs_adamw(place):
+    model, expected = make_model(), make_model()
+
+    def groups(of):
+        return [{"params": [of[0]], "lr": 1e-2, "weight_decay": 0.1}, {"params": list(of)[1:], "betas": (0.8, 0.95)}]
+    optimizer = penstock.torch.AdamW(groups(model), lr=1e-3, eps=1e-7, **place)
+    other = torch.optim.AdamW(groups(expected), lr=1e-3, eps=1e-7)
+    schedulers = [torch.optim.lr_scheduler.CosineAnnealingLR(one, 10) for one in (optimizer, other)]
+    for step in range(6):
+        train(model, optimizer, [step])
+        train(expected, other, [step])
+        for scheduler in schedulers:
+            scheduler.step()
+    assert_close(model, expected)
+    assert optimizer.state[model[0]]["step"] == 6
+    assert (optimizer.report()["bytes_read"] > 0) == ("path" in place)
+
+
+def test_maximize_and_closure():
+    model, expected = make_model(), make_model()
+    optimizer, other = penstock.torch.AdamW(model, maximize=True), torch.optim.AdamW(expected, maximize=True)
+
+    def closure(of):
+        of[1].grad = None
+        loss = (of[1] ** 2).sum()
+        loss.backward()
+        return loss
+    for _ in range(3):
+        losses = [optimizer.step(lambda: closure(model)), other.step(lambda: closure(expected))]
+        assert losses[0].item() == pytest.approx(losses[1].item())
+    assert_close(model, expected)
+    assert len(optimizer.state) == 1  # the others had no gradient
+
+
+@pytest.mark.parametrize("format", ["split", "split_bf16", "split_q8", "moments_bf16", "fp32"])
+def test_formats_of_bfloat16(format, place):
+    model, expected = make_model(torch.bfloat16), make_model(torch.bfloat16).float()
+    optimizer = penstock.torch.AdamW(model, lr=1e-2, state_format=format, **place)
+    other = torch.optim.AdamW(expected, lr=1e-2)
+    for step in range(5):
+        set_gradients(model, step)
+        for one, parameter in zip(expected, model):
+            one.grad = parameter.grad.float()
+        optimizer.step()
+        other.step()
+    for one, parameter in zip(expected, model):
+        torch.testing.assert_close(parameter.float(), one, atol=0.05, rtol=0.02)
+        if format in ("split", "fp32"):  # the parameters are the masters, rounded
+            torch.testing.assert_close(parameter, one.bfloat16(), atol=1e-6, rtol=0.008)
+
+
+def test_bits_are_equal_in_memory_and_on_disk(directory, monkeypatch):
+    monkeypatch.setattr(module, "_small_elements", 64)
+    results = []
+    for place in ({}, {"path": directory, "budget": 450_000},
+                  {"path": [directory, penstock.Path(directory, 4 << 20)], "threads": 2}):
+        model = make_model(torch.bfloat16)
+        train(model, penstock.torch.AdamW(model, lr=1e-2, state_format="split_q8", tile_elements=tile_elements, **place),
+              range(4))
+        results.append(model)
+    assert_equal(results[1], results[0])
+    assert_equal(results[2], results[0])
+
+
+def test_bits_are_those_of_the_tile():
+    model = make_model(torch.bfloat16)
+    parameter = model[0].detach().clone()
+    state = torch.zeros(penstock.state_bytes("split_q8", elements), dtype=torch.uint8)
+    tile = penstock.Tile(state, parameter, format="split_q8")
+    tile.initialize(model[0].detach())
+    optimizer = penstock.torch.AdamW([model[0]], lr=1e-2, weight_decay=0.01, state_format="split_q8")
+    for step in range(3):
+        set_gradients(model, step)
+        tile.step(model[0].grad, step + 1, learning_rate=1e-2, weight_decay=0.01)
+        optimizer.step()
+    assert torch.equal(model[0], parameter)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_states_go_on_where_they_were_saved(dtype, place, directory):
+    straight = make_model(dtype)
+    train(straight, penstock.torch.AdamW(straight, lr=1e-2, **place), range(6))
+
+    model = make_model(dtype)
+    optimizer = penstock.torch.AdamW(model, lr=1e-2, **place)
+    train(model, optimizer, range(3))
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, directory / "saved.pt")
+    optimizer.close()
+    resumed = make_model(dtype, seed=9)
+    optimizer = penstock.torch.AdamW(resumed, lr=1, **place)
+    train(resumed, optimizer, range(1))  # what is loaded takes the place of what was there
+    saved = torch.load(directory / "saved.pt", mmap=True)
+    resumed.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    train(resumed, optimizer, range(3, 6))
+    assert_equal(resumed, straight)
+
+
+def test_torchs_adamw_loads_what_it_saves_and_back(place):
+    expected, model = make_model(), make_model()
+    other = torch.optim.AdamW(expected, lr=1e-2)
+    train(expected, other, range(3))
+    with torch.no_grad():
+        for one, parameter in zip(model, expected):
+            one.copy_(parameter)
+    optimizer = penstock.torch.AdamW(model, lr=1, **place)
+    optimizer.load_state_dict(other.state_dict())
+    assert optimizer.param_groups[0]["lr"] == 1e-2
+    train(model, optimizer, range(3, 5))
+    train(expected, other, range(3, 5))
+    assert_close(model, expected)
+
+    back = torch.optim.AdamW(model, lr=1)
+    back.load_state_dict(optimizer.state_dict())
+    torch.testing.assert_close(back.state[model[0]]["exp_avg"], other.state[expected[0]]["exp_avg"])
+    train(model, back, range(5, 7))
+    train(expected, other, range(5, 7))
+    assert_close(model, expected)
+
+
+def test_an_empty_state_dictionary_is_one():
+    model = make_model()
+    optimizer = penstock.torch.AdamW(model)
+    assert optimizer.state_dict()["state"] == {}
+    optimizer.load_state_dict(optimizer.state_dict())
+    train(model, optimizer, range(1))
+    before = copy.deepcopy(model)
+    optimizer.load_state_dict(torch.optim.AdamW(model).state_dict())  # makes it new
+    other = torch.optim.AdamW(before)
+    train(model, optimizer, [1])
+    train(before, other, [1])
+    assert_close(model, before)
+
+
+def test_hooks_of_state_dictionaries_see_all():
+    model = make_model()
+    optimizer = penstock.torch.AdamW(model)
+    train(model, optimizer, range(2))
+    seen = []
+    optimizer.register_state_dict_post_hook(lambda _, saved: seen.append(set(saved["state"][0])))
+    optimizer.register_load_state_dict_pre_hook(lambda _, saved: seen.append(set(saved["state"][0])))
+    optimizer.register_load_state_dict_post_hook(lambda one: seen.append(float(one.state[model[0]]["step"])))
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert seen == [{"step", "exp_avg", "exp_avg_sq"}] * 2 + [2.0]
+
+
+def test_updates_in_backward_are_those_of_step(place):
+    def losses(of):
+        return sum(((parameter * (index + 1)) ** 2).sum() for index, parameter in enumerate(of))
+    model, expected = make_model(), make_model()
+    optimizer = penstock.torch.AdamW(model, update_in_backward=True, **place)
+    other = penstock.torch.AdamW(expected, **place)
+    for _ in range(3):
+        losses(model).backward()
+        assert all(parameter.grad is None for parameter in model)
+        optimizer.step()
+        other.zero_grad()
+        losses(expected).backward()
+        other.step()
+    assert_equal(model, expected)
+
+
+def test_gradient_scaler_skips_a_step_and_gradients_are_clipped():
+    model, expected = make_model(), make_model()
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    optimizer, other = penstock.torch.AdamW(model), torch.optim.AdamW(expected)
+    for of, by in ((model, optimizer), (expected, other)):
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        for step in range(4):
+            by.zero_grad()
+            factor = float("inf") if step == 1 else 1.0
+            scaler.scale(sum((parameter * parameter * factor).sum() for parameter in of)).backward()
+            scaler.unscale_(by)
+            torch.nn.utils.clip_grad_norm_(of.parameters(), 1.0)
+            scaler.step(by)
+            scaler.update()
+    assert_close(model, expected)
+    assert optimizer.state[model[0]]["step"] == 3
+
+
+def test_parameters_are_added_later(place):
+    model, expected = make_model(), make_model()
+    optimizer, other = penstock.torch.AdamW([model[1]], **place), torch.optim.AdamW([expected[1]])
+    for of, by in ((model, optimizer), (expected, other)):
+        train(of, by, range(2))
+        by.add_param_group({"params": [of[0]], "lr": 1e-2})
+        train(of, by, range(2, 5))
+    assert_close(model, expected)
+
+
+def test_gradients_of_other_types_and_strides():
+    model, expected = [torch.nn.Parameter(torch.ones(6, 4)) for _ in range(2)]
+    optimizer, other = penstock.torch.AdamW([model]), torch.optim.AdamW([expected])
+    values = torch.arange(24.0).reshape(4, 6).t()
+    model.grad, expected.grad = values, values.clone()
+    optimizer.step()
+    other.step()
+    torch.testing.assert_close(model, expected)
+    half = torch.nn.Parameter(torch.ones(4, dtype=torch.float16))
+    half.grad = torch.ones(4, dtype=torch.float16)
+    penstock.torch.AdamW([half], lr=0.5, weight_decay=0).step()
+    torch.testing.assert_close(half, torch.full_like(half, 0.5))
+
+
+def test_parameters_of_another_device_pass_through_the_host(monkeypatch, place):
+    results = []
+    for on_host in (True, False):
+        for target in (module, penstock.torch.saved_states):
+            monkeypatch.setattr(target, "is_on_host", lambda _, on_host=on_host: on_host)
+        model = make_model(torch.bfloat16)
+        optimizer = penstock.torch.AdamW(model, lr=1e-2, **place)
+        train(model, optimizer, range(2))
+        optimizer.load_state_dict(optimizer.state_dict())
+        train(model, optimizer, range(2, 4))
+        results.append(model)
+    assert_equal(results[1], results[0])
+
+
+def test_a_step_that_failed_is_completed(place, monkeypatch):
+    straight, model = make_model(), make_model()
+    train(straight, penstock.torch.AdamW(straight, **place), range(3))
+    optimizer = penstock.torch.AdamW(model, **place)
+    train(model, optimizer, range(2))
+    states = optimizer._states[model[0]]
+
+    class Failing:
+        elements = states.tiles[2].elements
+
+        def step(self, *_):
+            raise penstock.NoSpace("full")
+    whole = list(states.tiles)
+    states.tiles[2] = Failing()
+    set_gradients(model, 2)
+    for _ in range(2):
+        with pytest.raises(penstock.NoSpace):
+            optimizer.step()
+    states.tiles[:] = whole
+    optimizer.step()
+    assert_equal(model, straight)
+
+
+def test_values_that_are_not_finite_are_warned_of():
+    parameter = torch.nn.Parameter(torch.ones(8))
+    parameter.grad = torch.full((8,), float("nan"))
+    with pytest.warns(RuntimeWarning, match="number 0 of group 0 of shape .8,. has values that are not finite"):
+        penstock.torch.AdamW([parameter]).step()
+
+
+@pytest.mark.parametrize("tensor, text", [
+    (torch.ones(3, dtype=torch.float64), "its type is not supported"),
+    (torch.ones(3, dtype=torch.complex64), "its type is not supported"),
+    (torch.ones(3, 4).t(), "its memory is not contiguous"),
+    (torch.ones(3, device="meta"), "it has no memory"),
+], ids=["float64", "complex64", "transposed", "meta"])
+def test_what_cannot_be_updated_is_refused(tensor, text):
+    with pytest.raises(penstock.InvalidArgument, match=text):
+        penstock.torch.AdamW([torch.nn.Parameter(tensor, requires_grad=False)])
+
+
+@pytest.mark.parametrize("options, kind, text", [
+    ({"lr": -1.0}, penstock.InvalidArgument, "lr"),
+    ({"lr": float("nan")}, penstock.InvalidArgument, "lr"),
+    ({"betas": (0.9, 1.0)}, penstock.InvalidArgument, "betas"),
+    ({"eps": -1e-8}, penstock.InvalidArgument, "eps"),
+    ({"weight_decay": -0.1}, penstock.InvalidArgument, "weight_decay"),
+    ({"state_format": "split"}, penstock.InvalidArgument, "wanted auto, moments, fp32, for torch.float32"),
+    ({"state_format": "tiny"}, penstock.InvalidArgument, "tiny"),
+    ({"update": "cuda"}, penstock.Unsupported, "update"),
+    ({"budget": 0}, penstock.InvalidArgument, "budget"),
+    ({"tile_elements": 5}, penstock.InvalidArgument, "tile_elements"),
+    ({"threads": 5000}, penstock.InvalidArgument, "threads"),
+])
+def test_options_are_checked(options, kind, text):
+    with pytest.raises(kind, match=text):
+        penstock.torch.AdamW(make_model(), **options)
+
+
+def test_a_budget_that_is_too_small_is_refused_before_anything_changes(directory):
+    for options, advice in (({}, "name a path"), ({"path": directory}, "tile_elements")):
+        model, before = make_model(), make_model()
+        optimizer = penstock.torch.AdamW(model, budget=8192, **options)
+        with pytest.raises(penstock.BudgetTooSmall, match=advice):
+            train(model, optimizer, range(1))
+        assert_equal(model, before)
+
+
+def test_a_missing_directory_is_named():
+    model = make_model()
+    model.append(torch.zeros(1 << 17))
+    with pytest.raises(penstock.NotFound, match="/no/such"):
+        train(model, penstock.torch.AdamW(model, path="/no/such"), range(1))
+
+
+def test_changed_parameters_and_gradients_are_refused():
+    model = make_model()
+    optimizer = penstock.torch.AdamW(model)
+    train(model, optimizer, range(1))
+    model[1].grad = torch.sparse_coo_tensor([[0], [1]], [1.0], (7, 3))
+    with pytest.raises(penstock.InvalidArgument, match="its gradient is sparse: parameter number 1 of group 0"):
+        optimizer.step()
+    optimizer.zero_grad()
+    model[1].data = torch.ones(3, 7)
+    model[1].grad = torch.ones(3, 7)
+    with pytest.raises(penstock.InvalidArgument, match="not the one that its states were made for"):
+        optimizer.step()
+
+
+def test_states_of_another_model_are_refused_before_anything_changes():
+    model = make_model()
+    optimizer = penstock.torch.AdamW(model)
+    train(model, optimizer, range(2))
+    good, before = optimizer.state_dict(), copy.deepcopy(model)
+    for change, text in ((lambda state: state[1].update(exp_avg=torch.ones(5)), "another shape"),
+                         (lambda state: state[1].pop("exp_avg_sq"), "lack a moment"),
+                         (lambda state: state[1].update(max_exp_avg_sq=torch.ones(7, 3)), "amsgrad")):
+        bad = copy.deepcopy(good)
+        change(bad["state"])
+        with pytest.raises(penstock.Error, match=text):
+            optimizer.load_state_dict(bad)
+    with pytest.raises(ValueError, match="number of parameter groups"):
+        optimizer.load_state_dict({"state": {}, "param_groups": []})
+    train(model, optimizer, [2])
+    other = torch.optim.AdamW(before)
+    other.load_state_dict(good)
+    train(before, other, [2])
+    assert_close(model, before)
+
+
+def test_it_is_not_copied():
+    optimizer = penstock.torch.AdamW(make_model())
+    for act in (copy.deepcopy, pickle.dumps, lambda one: torch.save(one, io.BytesIO())):
+        with pytest.raises(TypeError, match="save state_dict"):
+            act(optimizer)
+
+
+def test_two_optimizers_share_a_directory_and_nothing_is_left(directory, monkeypatch):
+    monkeypatch.setattr(module, "_small_elements", 64)
+    models = [make_model(), make_model()]
+    optimizers = [penstock.torch.AdamW(model, path=directory) for model in models]
+    for step in range(3):
+        for model, optimizer in zip(models, optimizers):
+            train(model, optimizer, [step])
+    assert_equal(*models)
+    saved = optimizers[0].state_dict()
+    for optimizer in optimizers:
+        optimizer.close()
+    with pytest.raises(penstock.FailedState, match="closed"):
+        train(models[0], optimizers[0], [3])
+    assert saved["state"][0]["exp_avg"].numel() == elements
+    assert list(directory.iterdir()) == []
