@@ -144,11 +144,11 @@ Result<void> read_states(const OptimizerTile& tile, StateKind kind, ElementCount
         .wanted(tile.elements)
         .got(std::to_string(values.size()) + " values from " + std::to_string(first.value()) + " on");
   }
-  PENSTOCK_TRY(check_apart("read_states", "values", values, tile));
-  const kernels::DefaultFloatingPointMode mode;
   OptimizerTile whole = tile;
   whole.gradient = {};
   if (!reads_parameter) whole.parameter = {};
+  PENSTOCK_TRY(check_apart("read_states", "values", values, whole));
+  const kernels::DefaultFloatingPointMode mode;
   for (std::uint64_t at = first.value(); !values.empty();) {
     const BlockView view(whole, at / block_elements.value());
     const auto some = values.first(std::min(values.size(), view.first + view.count - at));

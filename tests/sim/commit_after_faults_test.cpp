@@ -1,7 +1,6 @@
 // A run in several directories goes on after commits that could not be written.
 #include "kit/scratch_directory.hpp"
 #include "sim/one_rank.hpp"
-#include "zero/commit/rank_directory.hpp"
 
 #include <penstock/tiers/io/fault_engine.hpp>
 #include <penstock/tiers/io/fault_file_system.hpp>
@@ -169,55 +168,6 @@ TEST(CommitAfterFaults, IsGoneOnFromWhereTheManifestOfAFailedOneStays) {
     }
   }
   EXPECT_GT(failed, 10u);
-}
-
-/// Of a run in one directory, after its first commit.
-class CommitOfOneDirectory : public testing::Test {
- protected:
-  using Operation = tiers::FileSystemFault::Operation;
-
-  void SetUp() override {
-    run_.initialize();
-    train_and_commit(run_);
-  }
-  void fail(Operation operation, std::uint64_t after = 0) {
-    files_.add(tiers::FileSystemFault::fail(operation, files_.accepted(operation) + after, EIO));
-  }
-  [[nodiscard]] bool has_manifest(std::uint64_t generation) const {
-    return fs::exists(scratch_.path() / "run" / "rank0000" / manifest_name(0, generation));
-  }
-
-  ScratchDirectory scratch_;
-  tiers::FaultFileSystem files_{tiers::real_file_system(), {}};
-  OneRank run_ =
-      OneRank::create(durable_config(scratch_.path()), two_units(),
-                      {.durable_files = [&](swap::PathOptions& path) { path.file_system = &files_; }})
-          .value();
-};
-
-// The bytes of a failed commit are kept as long as its manifest may be there.
-TEST_F(CommitOfOneDirectory, RemovesTheManifestOfAFailedOneBeforeTheNext) {
-  // The manifest is at its place when the sync of its directory fails; the first removal is that of an unfinished one.
-  fail(Operation::sync_directory);
-  fail(Operation::remove, 1);
-  ASSERT_FALSE(run_.engine().commit());
-  ASSERT_TRUE(has_manifest(2));
-
-  ASSERT_TRUE(run_.engine().begin_commit());
-
-  EXPECT_FALSE(has_manifest(2));
-  ASSERT_TRUE(run_.engine().finish_commit());
-}
-
-TEST_F(CommitOfOneDirectory, KeepsNoBytesOfFailedOnes) {
-  for (int attempt = 0; attempt < 20; ++attempt) {
-    run_.train();
-    fail(Operation::sync_directory);
-    const auto failed = run_.engine().commit();
-    ASSERT_FALSE(failed);
-    ASSERT_EQ(failed.error().code(), ErrorCode::io) << failed.error().message();
-  }
-  train_and_commit(run_);
 }
 
 // A later process would not find the bytes.

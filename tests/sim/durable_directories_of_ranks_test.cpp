@@ -4,6 +4,7 @@
 #include "sim/durable_files.hpp"
 #include "sim/one_rank.hpp"
 #include "sim/saving_runs.hpp"
+#include "zero/commit/durable_directories.hpp"
 
 #include <penstock/tiers/io/fault_file_system.hpp>
 #include <penstock/tiers/io/file_system.hpp>
@@ -69,6 +70,21 @@ TEST(DurableDirectoriesOfRanks, LoseWhatRanksThatARunNoLongerHasHaveLeft) {
 }
 
 /// The part of one rank is that of an earlier commit, or of another run.
+// Two containers of one machine have directories of their own under one name.
+TEST(DurableDirectoriesOfRanks, AreNotJudgedByOneRankForTheOthers) {
+  const ScratchDirectory scratch;
+  const fs::path run = scratch.path() / "run", old = scratch.path() / "old";
+  ASSERT_FALSE(run_of(run, 1, 1, OffloadDevice::cpu).error);
+  fs::copy(run / "rank0000", old, fs::copy_options::recursive);
+  ASSERT_FALSE(run_of(run, 2, 2, OffloadDevice::cpu).error);
+  fs::remove_all(run / "rank0000");
+  fs::rename(old, run / "rank0000");
+
+  const auto judged = check_commit({.directories = {run}, .rank = 1}, 0, RankIdentity::local(1, 2));
+
+  EXPECT_TRUE(judged) << judged.error().message();
+}
+
 TEST(DurableDirectoriesOfRanks, AreOfOneTimeAndOneRunOnAllRanks) {
   for (const OffloadDevice to : {OffloadDevice::nvme, OffloadDevice::cpu}) {
     for (const std::uint32_t rank : {0u, 1u}) {
@@ -86,7 +102,7 @@ TEST(DurableDirectoriesOfRanks, AreOfOneTimeAndOneRunOnAllRanks) {
         ASSERT_FALSE(run_of(run, 2, 2, to).error);
         fs::rename(part, away);
         fs::rename(other / part.filename(), part);
-        const auto before = files_below(scratch.path());
+        const auto before = manifests_below(scratch.path());
 
         const RunResult refused = run_of(run, 2, 3, to);
 
@@ -96,7 +112,7 @@ TEST(DurableDirectoriesOfRanks, AreOfOneTimeAndOneRunOnAllRanks) {
                   to_string(of_another_run ? ErrorCode::invalid_argument : ErrorCode::corrupted))
             << message;
         EXPECT_NE(message.find(of_another_run ? "another run" : part.string()), std::string::npos) << message;
-        EXPECT_EQ(files_below(scratch.path()), before);
+        EXPECT_EQ(manifests_below(scratch.path()), before);
         fs::remove_all(part);
         fs::rename(away, part);
         const RunResult again = run_of(run, 2, 3, to);

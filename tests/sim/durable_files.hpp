@@ -23,6 +23,14 @@ inline std::set<std::pair<std::string, std::uintmax_t>> files_below(const std::f
   return files;
 }
 
+/// Those among them that commits are: a start that is refused may have lengthened swap files.
+inline std::set<std::pair<std::string, std::uintmax_t>> manifests_below(
+    const std::filesystem::path& directory) {
+  auto files = files_below(directory);
+  std::erase_if(files, [](const auto& file) { return file.first.find("/swap") != std::string::npos; });
+  return files;
+}
+
 inline Config config_of(std::vector<std::filesystem::path> directories,
                         OffloadDevice to = OffloadDevice::nvme) {
   Config config = durable_config(directories.front(), to);

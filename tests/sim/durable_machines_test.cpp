@@ -36,7 +36,8 @@ class Machines {
       return ok();
     };
     bool is_fresh = true;
-    for (const auto& [name, text] : commits()) is_fresh &= layout.find(name.front()) == std::string::npos;
+    for (const auto& [name, text] : commits())
+      is_fresh &= !name.ends_with(".run") || layout.find(name.front()) == std::string::npos;
     return train(is_fresh ? options : resuming(options));
   }
   [[nodiscard]] fs::path directory(char machine) const { return scratch_.path() / std::string(1, machine); }
@@ -94,6 +95,28 @@ TEST_P(DurableMachines, GoOnWhereEachRankFindsItsPart) {
 
   ASSERT_FALSE(result.error) << result.error->message();
   EXPECT_EQ(result.parameters, expected.parameters);
+}
+
+TEST_P(DurableMachines, GoOnBesideWhatAStartElsewhereHasLeft) {
+  ASSERT_FALSE(machines.run("AABB", 1).error);
+  // As if it had been killed in its first commit, when ranks 0 and 2 had their manifests.
+  for (const char machine : {'A', 'B'}) {
+    for (std::uint32_t rank = 0; rank < 4; ++rank) {
+      fs::remove(machines.part(machine, rank) / "engine0.run");
+      if (rank % 2 != 0) fs::remove(machines.part(machine, rank) / "engine0-000000000001.manifest");
+    }
+  }
+  ASSERT_FALSE(machines.run("BBAA", 1).error);
+
+  machines.expect_goes_on("BBAA", 2);
+}
+
+TEST_P(DurableMachines, GoOnBesideCopiesOfOtherRanks) {
+  ASSERT_FALSE(machines.run("A", 1).error);
+  machines.copy('A', 'B');
+  ASSERT_FALSE(machines.run("AB", 2).error);
+
+  machines.expect_goes_on("AB", 3);
 }
 
 TEST_P(DurableMachines, RefuseOneOfAnotherRun) {

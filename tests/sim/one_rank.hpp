@@ -53,7 +53,7 @@ struct OneRank {
   /// One step, in which each gradient is the parameter.
   void train() const {
     engine().begin_step({}).value();
-    for (std::uint32_t unit = 0; unit < 2; ++unit) {
+    for (std::uint32_t unit = 0; unit < rank->model().units.size(); ++unit) {
       const auto floats = [](const DeviceTensor& tensor) {
         return tiers::HostDevice::bytes(tensor.bytes).as<float>();
       };

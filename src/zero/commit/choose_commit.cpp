@@ -38,7 +38,6 @@ class Views {
       seen_.push_back({{view.manifests.begin(), view.manifests.end()}, {}, {}});
       for (const CommitView::Mark& mark : view.marks)
         seen_.back().marks.emplace(static_cast<std::uint32_t>(mark.rank), mark.run);
-      has_marks_ |= !view.marks.empty();
       for (const FoundManifest& one : view.manifests) {
         commits_[part_of(one, 0)].insert(one.rank);
         std::uint64_t& oldest = seen_.back().oldest.try_emplace(one.rank, one.generation).first->second;
@@ -77,11 +76,13 @@ class Views {
 
   /// Errors: not_found, corrupted.
   [[nodiscard]] Result<void> check_newer(const std::optional<FoundManifest>& last) const {
+    const std::uint64_t generation = last ? last->generation : 0;
+    const auto lost = was_complete(generation);
     for (const FoundManifest& commit : newest_first()) {
-      if (commit == last || (last && commit.generation < last->generation)) continue;
+      if (commit.generation < (lost ? lost->generation : generation + 1)) break;
       if (commits_.at(commit).size() == commit.ranks) return unreadable(commit);
-      if (was_complete(commit, last)) return missing_part(commit, "name another directory for a new run");
     }
+    if (lost) return missing_part(*lost, "name another directory for a new run");
     return check_marks();
   }
   /// Errors: corrupted, for a commit that lacks a part.
@@ -132,18 +133,33 @@ class Views {
                      [](const auto& a, const auto& b) { return a.generation > b.generation; });
     return commits;
   }
-  /// Once a commit is complete, each of its ranks has the run's number, and removes its part of the commit before. A
-  /// rank that had none before has no number while its first one is incomplete.
-  [[nodiscard]] bool was_complete(const FoundManifest& commit,
-                                  const std::optional<FoundManifest>& last) const {
-    const auto tells = [&](const Seen& seen, std::uint32_t rank) {
-      const bool had_one = last ? rank < last->ranks || seen.marks.contains(rank) : has_marks_;
-      return had_one && seen.manifests.contains(part_of(commit, rank)) &&
-             seen.oldest.at(rank) == commit.generation;
-    };
-    const std::set<std::uint32_t>& parts = commits_.at(commit);
+  /// A commit after `generation` that was complete once, as a later one or the mark of a rank tells; the newest one of
+  /// which a rank has nothing older, and else any.
+  [[nodiscard]] std::optional<FoundManifest> was_complete(std::uint64_t generation) const {
+    std::uint64_t complete = generation;  // the newest that is certain
+    for (const auto& [commit, parts] : commits_) complete = std::max(complete, commit.before_generation);
+    bool is_marked = false;  // a rank that has nothing older
+    for (const Seen& seen : seen_) {
+      for (const auto& [rank, run] : seen.marks) {
+        const auto oldest = seen.oldest.find(rank);
+        is_marked |= oldest != seen.oldest.end() && oldest->second > generation;
+      }
+    }
+    if (complete == generation && !is_marked) return std::nullopt;
+    std::optional<FoundManifest> lost;
+    for (const FoundManifest& commit : newest_first()) {
+      if (commit.generation <= generation) break;
+      if (has_nothing_older(commit)) return commit;
+      if (!lost || commit.generation >= complete) lost = commit;
+    }
+    return lost;
+  }
+  /// Whether a rank has the commit and none before it: once a commit is complete, its ranks remove the one before.
+  [[nodiscard]] bool has_nothing_older(const FoundManifest& commit) const {
     return std::any_of(seen_.begin(), seen_.end(), [&](const Seen& seen) {
-      return std::any_of(parts.begin(), parts.end(), [&](std::uint32_t rank) { return tells(seen, rank); });
+      return std::any_of(seen.oldest.begin(), seen.oldest.end(), [&](const auto& oldest) {
+        return oldest.second == commit.generation && seen.manifests.contains(part_of(commit, oldest.first));
+      });
     });
   }
   /// Where a number is, a manifest must be.
@@ -172,6 +188,11 @@ class Views {
       if (one.rank == rank && (!newest || one.generation > newest->generation)) newest = one;
     }
     return newest ? name_of(*newest) : "no commit";
+  }
+  /// The same beside `commit`.
+  [[nodiscard]] std::string has_of(std::uint32_t rank, const FoundManifest& commit) const {
+    const std::string has = has_of(rank);
+    return has == name_of(commit) ? has + " of another start" : has;
   }
   /// With a line for each rank, as many as a message may have.
   [[nodiscard]] Error with_ranks(Error error) const {
@@ -211,7 +232,7 @@ class Views {
     std::uint32_t missing = 0;
     while (parts.contains(missing)) ++missing;
     std::string reason = name_of(commit) + " has no part of rank " + number(missing);
-    if (missing < ranks_) reason += ", which has " + has_of(missing);
+    if (missing < ranks_) reason += ", which has " + has_of(missing, commit);
     return with_ranks(
         Error(ErrorCode::corrupted, operation_)
             .object(part_name(missing))
@@ -225,7 +246,6 @@ class Views {
   const char* operation_;
   const std::filesystem::path& directory_;
   std::uint32_t ranks_;
-  bool has_marks_ = false;
   std::vector<Seen> seen_;                                    // by rank, or one for all
   std::map<FoundManifest, std::set<std::uint32_t>> commits_;  // by their rank 0: the ranks with a part
 };

@@ -89,10 +89,14 @@ Result<void> check_no_checkpoints(const Options& options, const fs::path& direct
   const auto found =
       CheckpointDirectory({.files = options.files, .directory = directory, .deadline = options.deadline})
           .find(operation);
-  const auto names = bounded<std::vector<std::string>>(
-      options, directory, [files = options.files, directory] { return files->list(directory); });
-  const bool has_latest = names && std::find(names->begin(), names->end(), "latest") != names->end();
-  if (!has_latest || (found && *found == directory)) return ok();
+  bool has_checkpoints = found && *found != directory;
+  if (!found && found.error().code() == ErrorCode::not_found) {  // of `latest`, or what it names
+    const auto names = bounded<std::vector<std::string>>(
+        options, directory, [files = options.files, directory] { return files->list(directory); });
+    if (!names && names.error().code() != ErrorCode::not_found) return names.error();
+    has_checkpoints = names && std::find(names->begin(), names->end(), "latest") != names->end();
+  }
+  if (!has_checkpoints) return ok();
   return Error::invalid_argument(operation)
       .object(directory.string())
       .reason("it has checkpoints, of which one is named by the file \"latest\"")
@@ -203,6 +207,10 @@ Result<void> check_one_run(const Options& options, const std::vector<Manifest>& 
   return ok();
 }
 
+bool is_older(const Manifest& a, const Manifest& b) {
+  return a.generation < b.generation;
+}
+
 /// An incomplete commit may refer to files that are gone. Errors: not_found, truncated.
 Result<void> check_files_of_any(const Options& options, const std::vector<Manifest>& manifests) {
   Result<void> checked = ok();
@@ -274,7 +282,9 @@ Result<std::map<std::uint32_t, std::vector<Manifest>>> committed_manifests(const
     if (manifest) manifests[engine].push_back(*std::move(manifest));
   }
   PENSTOCK_TRY(check_marks(options, ids, manifests));
-  for (const auto& [engine, of_engine] : manifests) {
+  for (auto& [engine, of_engine] : manifests) {
+    const Manifest newest = *std::max_element(of_engine.begin(), of_engine.end(), is_older);
+    std::erase_if(of_engine, [&](const Manifest& one) { return is_superseded(one, newest); });
     PENSTOCK_TRY(check_one_run(options, of_engine));
     PENSTOCK_TRY(check_files_of_any(options, of_engine));
   }
@@ -293,7 +303,7 @@ Result<CommitView> view_commits(const Options& options, std::uint32_t engine,
     for (const std::uint64_t generation : generations) {
       const auto one = RankDirectory::read_of(options, rank, engine, generation);
       if (one) {
-        view.manifests.push_back({one->run, generation, one->attempt, one->ranks, rank});
+        view.manifests.push_back(found_of(*one));
       } else if (is_damage(one.error())) {
         damaged.push_back(first_line(one.error()));
       } else if (!is_gone(one.error())) {
@@ -328,10 +338,7 @@ Result<void> check_commit(const Options& options, std::uint32_t engine, const Ra
                     : "start " + ranks + " ranks where they were; or name another directory for a new run"),
         damaged);
   }
-  const auto own_end = seen.lower_bound(identity.ranks);
-  const bool sees_all = identity.local_ranks == identity.ranks &&
-                        static_cast<std::uint64_t>(std::distance(seen.begin(), own_end)) == identity.ranks;
-  if (!sees_all) return ok();
+  if (identity.ranks > 1) return ok();  // the others may see other directories
   const auto chosen = choose_commit(operation, directory, {&view, 1}, identity.ranks);
   return chosen ? ok() : Result<void>(with_damaged(chosen.error(), damaged));
 }

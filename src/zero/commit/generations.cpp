@@ -21,6 +21,22 @@ std::map<FoundManifest, std::set<std::uint32_t>> commits_of(std::span<const Foun
 
 }  // namespace
 
+FoundManifest found_of(const Manifest& manifest) {
+  return {.run = manifest.run,
+          .generation = manifest.generation,
+          .attempt = manifest.attempt,
+          .before_generation = manifest.before_generation,
+          .before_attempt = manifest.before_attempt,
+          .ranks = manifest.ranks,
+          .rank = manifest.rank};
+}
+
+bool is_superseded(const Manifest& manifest, const Manifest& by) {
+  return manifest.run == by.run &&
+         (manifest.generation < by.before_generation ||
+          (manifest.generation == by.before_generation && manifest.attempt != by.before_attempt));
+}
+
 Result<std::optional<FoundManifest>> choose_generation(std::span<const FoundManifest> found,
                                                        const std::string& directory) {
   std::optional<FoundManifest> chosen;

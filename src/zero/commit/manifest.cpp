@@ -56,9 +56,10 @@ template <class Archive>
 static void fields(Archive& archive, auto& part) {
   using P = std::remove_cvref_t<decltype(part)>;
   if constexpr (std::same_as<P, Manifest>) {
-    archive(part.run, part.generation, part.attempt, part.rank, part.ranks, part.engine, part.model,
-            part.dtype, part.format, part.optimizer, part.completed_steps, part.skipped_steps,
-            part.loss_scaler, part.groups, part.client, part.files, part.tensors);
+    archive(part.run, part.generation, part.attempt, part.before_generation, part.before_attempt, part.rank,
+            part.ranks, part.engine, part.model, part.dtype, part.format, part.optimizer,
+            part.completed_steps, part.skipped_steps, part.loss_scaler, part.groups, part.client, part.files,
+            part.tensors);
   } else if constexpr (std::same_as<P, CommittedTensor>) {
     archive(part.key, part.size, part.block, part.file, part.offset, part.length, part.step, part.checksums);
   } else if constexpr (std::same_as<P, ModelLayout>) {
@@ -113,6 +114,8 @@ Result<void> check(const std::string& name, const Manifest& manifest) {
   if (manifest.ranks == 0 || manifest.rank >= manifest.ranks)
     return contradicts("the rank is none of its ranks");
   if (manifest.generation == 0) return contradicts("the generation is 0");
+  if (manifest.before_generation >= manifest.generation)
+    return contradicts("the commit before it has a higher number");
   if (auto valid = manifest.model.validate(); !valid) return contradicts(valid.error().message());
   if (auto valid = validate("Manifest::decode", manifest.groups); !valid)
     return contradicts(valid.error().message());

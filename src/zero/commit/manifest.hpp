@@ -33,7 +33,7 @@ struct CommittedTensor {
 /// All that a rank needs to continue from one generation of a run: what is in memory only, and where the rest is. A
 /// value; docs/checkpoints.md describes its bytes.
 struct Manifest {
-  static constexpr std::uint32_t format_version = 2;
+  static constexpr std::uint32_t format_version = 3;
 
   /// A random number of the run that the directory belongs to, equal on all ranks and in all generations.
   std::array<std::uint64_t, 2> run = {};
@@ -41,6 +41,9 @@ struct Manifest {
   /// A random number of the commit, equal on all ranks: manifests of one generation, of which an earlier process could
   /// not complete the first ones, do not fit together.
   std::uint64_t attempt = 0;
+  /// The last complete commit when this one was made; 0: there was none. That it was complete is certain, whatever has
+  /// become of this one.
+  std::uint64_t before_generation = 0, before_attempt = 0;
   std::uint32_t rank = 0, ranks = 1;
   std::uint32_t engine = 0;  ///< Engine::Options::engine_number
 

@@ -218,9 +218,8 @@ Result<void> RankDirectory::remove(std::uint32_t engine, std::uint64_t generatio
   const std::filesystem::path directory = path(0), name = directory / manifest_name(engine, generation);
   return bounded<void>(options_, "RankDirectory::remove", name,
                        [files = options_.files, directory, name]() -> Result<void> {
-                         auto removed = files->remove(name);
-                         if (!removed) return removed.error().code() == ErrorCode::not_found ? ok() : removed;
-                         return files->sync_directory(directory);
+                         PENSTOCK_TRY(remove_if_there(*files, name));
+                         return files->sync_directory(directory);  // also of an earlier removal
                        });
 }
 

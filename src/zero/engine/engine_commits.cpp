@@ -153,10 +153,13 @@ static Result<void> for_committed(const EngineContext& context, const Visit& vis
 }
 
 void EngineCommits::begin(Manifest manifest) {
-  (void)remove_superseded();
   pending_ = Pending{.manifest = std::move(manifest), .began = Clock::steady().now()};
   Manifest& made = pending_->manifest;
   made.generation = pending_->report.generation = (last_ ? last_->generation : 0) + 1 + failed_;
+  if (last_) {
+    made.before_generation = last_->generation;
+    made.before_attempt = last_->attempt;
+  }
   made.engine = engine_;
   made.rank = context_.communicator.rank();
   made.ranks = context_.communicator.size();
@@ -281,10 +284,8 @@ Result<CommitReport> EngineCommits::complete(Pending& commit) {
     return agreed.error();
   }
   const auto before = last_;
-  last_ = FoundManifest{.run = manifest.run,
-                        .generation = manifest.generation,
-                        .attempt = manifest.attempt,
-                        .ranks = manifest.ranks};
+  last_ = found_of(manifest);
+  last_->rank = 0;
   if (auto cleaned = clean_up(before); !cleaned)
     commit.report.notes.push_back("the commit is complete; of an earlier one files are left: " +
                                   cleaned.error().message());
@@ -293,39 +294,33 @@ Result<CommitReport> EngineCommits::complete(Pending& commit) {
 
 /// Peers may have a manifest of this generation; without this rank's it is none.
 void EngineCommits::undo(const Pending& commit) {
+  const std::uint64_t generation = commit.manifest.generation;
   ++failed_;
   if (copies_) copies_->give_up();
-  superseded_.push_back({.generation = commit.manifest.generation, .may_be_late = commit.may_be_late});
-  (void)remove_superseded();
-}
-
-/// The bytes of a manifest that may be there stay.
-Result<void> EngineCommits::remove_superseded() {
-  Result<void> removed = ok();
-  std::erase_if(superseded_, [&](const Superseded& one) {
-    if (auto gone = directory_.remove(engine_, one.generation); !gone) {
-      removed = std::move(gone);
-      return false;
-    }
-    if (one.may_be_late) return false;
-    release(one.generation);
-    return true;
-  });
-  return removed;
-}
-
-Result<void> EngineCommits::clean_up(const std::optional<FoundManifest>& before) {
-  if (before) superseded_.push_back({.generation = before->generation});
-  // A manifest that stays, or appears later, is none of the last commit: its bytes may go.
-  for (Superseded& one : superseded_) {
-    one.may_be_late = false;
-    release(one.generation);
+  if (directory_.remove(engine_, generation) && !commit.may_be_late) {
+    release(generation);
+  } else {
+    superseded_.push_back(generation);
   }
+}
+
+/// Does all that it can. Errors: the first one.
+Result<void> EngineCommits::clean_up(const std::optional<FoundManifest>& before) {
+  Result<void> cleaned = ok();
+  const auto is_done = [&cleaned](Result<void> one) {
+    const bool done = one.has_value();
+    if (cleaned && !done) cleaned = std::move(one);
+    return done;
+  };
+  // A manifest that stays, or appears later, is none of the last commit.
+  if (before) superseded_.push_back(before->generation);
+  for (const std::uint64_t generation : superseded_) release(generation);
   failed_ = 0;
-  if (is_first_) PENSTOCK_TRY(directory_.mark(engine_, last_->run));
-  PENSTOCK_TRY(remove_superseded());
-  if (!is_first_) return ok();
-  PENSTOCK_TRY(remove_former_ranks(directory_.options(), engine_, *last_, last_->ranks));
+  if (is_first_) (void)is_done(directory_.mark(engine_, last_->run));
+  std::erase_if(superseded_,
+                [&](std::uint64_t generation) { return is_done(directory_.remove(engine_, generation)); });
+  if (!is_first_) return cleaned;
+  (void)is_done(remove_former_ranks(directory_.options(), engine_, *last_, last_->ranks));
   std::set<std::string> open;
   for (const swap::PathReport& path : context_.runtime.paths())
     open.insert(std::filesystem::path(path.file.name).filename().string());
@@ -333,9 +328,9 @@ Result<void> EngineCommits::clean_up(const std::optional<FoundManifest>& before)
     for (const swap::PathReport& path : copies_->runtime().paths())
       open.insert(std::filesystem::path(path.file.name).filename().string());
   }
-  PENSTOCK_TRY(remove_unused_files(directory_, engine_, open));
-  is_first_ = false;
-  return ok();
+  (void)is_done(remove_unused_files(directory_, engine_, open));
+  is_first_ = !cleaned;
+  return cleaned;
 }
 
 }  // namespace penstock::zero

@@ -43,7 +43,9 @@ class EngineCommits {
   /// Errors: those of search_commits() with choose_commit(), and of the files.
   Result<void> open();
   /// Makes the run, which has no commit yet, the one that a checkpoint is of, or a new one.
-  void adopt(const std::optional<RankDirectory::Run>& run) { run_ = run; }
+  void adopt(const std::optional<RankDirectory::Run>& run) {
+    if (run || superseded_.empty()) run_ = run;  // manifests of one run only may be there
+  }
   /// Whether the run can be continued.
   [[nodiscard]] const std::optional<FoundManifest>& last() const { return last_; }
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
@@ -82,11 +84,6 @@ class EngineCommits {
     Result<void> so_far = ok();
     std::optional<Result<CommitReport>> outcome = {};  // once it is complete
   };
-  /// A commit before the last one, or one that has failed, whose manifest may be there.
-  struct Superseded {
-    std::uint64_t generation = 0;
-    bool may_be_late = false;  // it may appear after its removal
-  };
   [[nodiscard]] std::uint64_t pin_of(std::uint64_t generation) const;
   Result<void> free_others();
   Result<void> open_copies();
@@ -95,7 +92,6 @@ class EngineCommits {
   Result<void> check_is_there(const tiers::File::Properties& file) const;
   Result<void> make_durable(Pending& commit);
   Result<CommitReport> complete(Pending& commit);
-  Result<void> remove_superseded();
   /// What is left to do once all ranks have the commit; an open() does it too.
   Result<void> clean_up(const std::optional<FoundManifest>& before);
   void undo(const Pending& commit);
@@ -110,7 +106,8 @@ class EngineCommits {
   std::optional<RankDirectory::Run> run_;  // none before the first commit of a new one
   std::optional<FoundManifest> last_;
   std::uint64_t failed_ = 0;  // commits since the last one, which have used their numbers up
-  std::vector<Superseded> superseded_;
+  std::vector<std::uint64_t>
+      superseded_;        // whose manifests may be there: of failed ones, whose bytes stay till then
   bool is_first_ = true;  // since open(), or what follows the first has failed
   std::vector<std::string> notes_;
   std::unique_ptr<CommitCopies> copies_;  // null if nothing is in memory only

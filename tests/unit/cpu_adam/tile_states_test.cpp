@@ -184,9 +184,12 @@ TEST(TileStatesTest, AreNotTheMemoryOfTheTile) {
       ASSERT_FALSE(refused);
       EXPECT_NE(refused.error().message().find("overlap"), std::string::npos) << refused.error().message();
     }
-    EXPECT_FALSE(read_states(tile, StateKind::first_moment, ElementCount(0), own));
   }
+  EXPECT_FALSE(read_states(tile, StateKind::first_moment, ElementCount(0), state));
+  EXPECT_FALSE(read_states(tile, StateKind::master, ElementCount(0), parameter));
   EXPECT_EQ(states_of(memory, count), before);
+  EXPECT_TRUE(read_states(tile, StateKind::first_moment, ElementCount(0), parameter));
+  EXPECT_EQ(std::vector<float>(parameter.begin(), parameter.end()), before.first_moment);
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, TileStates, testing::ValuesIn(kinds),

@@ -104,8 +104,7 @@ Result<const FoundCommit*> last_commit(const FoundCommits& found, std::uint32_t 
   const zero::Manifest* newest = nullptr;
   for (const FoundCommit& commit : found.commits) {
     if (commit.engine != engine) continue;
-    for (const zero::Manifest& one : commit.manifests)
-      view.manifests.push_back({one.run, one.generation, one.attempt, one.ranks, one.rank});
+    for (const zero::Manifest& one : commit.manifests) view.manifests.push_back(zero::found_of(one));
     newest = &commit.manifests.front();
   }
   const std::filesystem::path& directory = found.directories.front();

@@ -97,7 +97,7 @@ TEST(Manifest, HasTheBytesOfItsDocumentation) {
 
   EXPECT_EQ(std::memcmp(bytes.data(), "PNSTKMF\n", 8), 0);
   EXPECT_EQ(bytes[8], std::byte{Manifest::format_version});
-  EXPECT_EQ(bytes.size(), 32u + 179u);
+  EXPECT_EQ(bytes.size(), 32u + 195u);
 }
 
 TEST(Manifest, NoticesEachMissingByte) {

@@ -1,0 +1,157 @@
+// Manifests that are there longer than they should: of commits that have failed, and of those before the last one.
+#include "kit/scratch_directory.hpp"
+#include "sim/durable_files.hpp"
+#include "zero/commit/rank_directory.hpp"
+
+#include <penstock/tiers/io/fault_file_system.hpp>
+#include <penstock/tiers/io/file_system.hpp>
+
+#include <gtest/gtest.h>
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <filesystem>
+#include <random>
+#include <string>
+
+namespace penstock::zero::test {
+namespace {
+
+using penstock::test::ScratchDirectory;
+using tiers::FileSystemFault;
+namespace fs = std::filesystem;
+
+/// Parameters of many sizes, so that commits place their tensors at other offsets.
+ModelLayout units_of_many_sizes(std::mt19937& random) {
+  ModelLayout model;
+  for (int unit = 0; unit < 6; ++unit)
+    model.units.push_back({.name = "unit" + std::to_string(unit),
+                           .parameters = {{"weight", ElementCount(1000 + random() % 60'000), 0}}});
+  return model;
+}
+
+fs::path manifest_in(const fs::path& directory, std::uint64_t generation) {
+  return directory / "rank0000" / manifest_name(0, generation);
+}
+
+void train_and_commit(const OneRank& run) {
+  run.train();
+  const auto committed = run.engine().commit();
+  ASSERT_TRUE(committed) << committed.error().message();
+}
+
+void expect_resumed(const Config& config, const ModelLayout& model, const std::string& digest) {
+  const auto run = OneRank::create(config, model);
+  ASSERT_TRUE(run) << run.error().message();
+  const auto resumed = run->engine().resume();
+  ASSERT_TRUE(resumed) << resumed.error().message();
+  ASSERT_TRUE(*resumed);
+  EXPECT_EQ(run->engine().digest().value(), digest);
+}
+
+// A drive that did not answer in time wrote it later.
+TEST(SupersededManifest, MayAppearAfterLaterCommits) {
+  for (const OffloadDevice to : {OffloadDevice::nvme, OffloadDevice::cpu}) {
+    for (std::uint32_t seed = 0; seed < 8; ++seed) {
+      SCOPED_TRACE(std::string(to_string(to)) + ", seed " + std::to_string(seed));
+      std::mt19937 random(seed);
+      const ScratchDirectory scratch;
+      Config config = durable_config(scratch.path(), to);
+      config.penstock.tile_elements = ElementCount(16384 * (1 + random() % 3));
+      const ModelLayout model = units_of_many_sizes(random);
+      const std::uint64_t late = 1 + random() % 3, commits = late + 2 + random() % 4;
+      const fs::path name = manifest_in(scratch.path() / "run", late), aside = scratch.path() / "aside";
+      std::string digest;
+      {
+        const OneRank run = OneRank::create(config, model).value();
+        run.initialize();
+        for (std::uint64_t generation = 1; generation <= commits; ++generation) {
+          train_and_commit(run);
+          if (generation == late) fs::copy_file(name, aside);
+        }
+        digest = run.engine().digest().value();
+      }
+      fs::copy_file(aside, name);
+      expect_resumed(config, model, digest);
+      EXPECT_FALSE(fs::exists(name));
+      if (HasFailure()) return;
+    }
+  }
+}
+
+/// A run in one directory, after its first commit.
+class FailedCommit : public testing::TestWithParam<OffloadDevice> {
+ protected:
+  using Operation = FileSystemFault::Operation;
+
+  void SetUp() override {
+    run_.initialize();
+    train_and_commit(run_);
+  }
+  void fail(Operation operation, std::uint64_t after = 0) {
+    files_.add(FileSystemFault::fail(operation, files_.accepted(operation) + after, EIO));
+  }
+  /// The manifest is at its place when the sync of its directory fails.
+  void commit_and_fail() {
+    run_.train();
+    fail(Operation::sync_directory);
+    const auto failed = run_.engine().commit();
+    ASSERT_FALSE(failed);
+    code_ = failed.error().code();
+  }
+
+  ErrorCode code_ = {};  // of the last failure
+  ScratchDirectory scratch_;
+  Config config_ = durable_config(scratch_.path(), GetParam());
+  tiers::FaultFileSystem files_{tiers::real_file_system(), {}};
+  OneRank run_ =
+      OneRank::create(config_, two_units(),
+                      {.durable_files = [&](swap::PathOptions& path) { path.file_system = &files_; }})
+          .value();
+};
+
+TEST_P(FailedCommit, KeepsNoBytes) {
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    commit_and_fail();
+    ASSERT_EQ(to_string(code_), to_string(ErrorCode::io));
+  }
+  train_and_commit(run_);
+}
+
+// A power cut brings a manifest back whose removal was not made durable.
+TEST_P(FailedCommit, KeepsItsBytesWhereItsManifestMayComeBack) {
+  const fs::path second = manifest_in(scratch_.path() / "run", 2), aside = scratch_.path() / "aside";
+  fail(Operation::remove, 1);  // the first one is of what an earlier replacement may have left
+  commit_and_fail();
+  const std::string digest = run_.engine().digest().value();
+  fs::rename(second, aside);
+
+  commit_and_fail();
+  commit_and_fail();  // of states in memory, with no_space
+
+  run_ = {};
+  fs::copy_file(aside, second);
+  expect_resumed(config_, two_units(), digest);
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, FailedCommit, testing::Values(OffloadDevice::nvme, OffloadDevice::cpu),
+                         [](const auto& tested) { return std::string(to_string(tested.param)); });
+
+// The second directory's drive is full.
+TEST(SupersededManifest, IsRemovedWhereTheNumberOfTheRunCannotBeWritten) {
+  const ScratchDirectory scratch;
+  const Config config = config_of({scratch.path() / "a", scratch.path() / "b"});
+  const OneRank run = OneRank::create(config).value();
+  fs::create_directories(scratch.path() / "b" / "rank0000" / "engine0.run.new" / "in the way");
+  run.initialize();
+  run.train();
+  ASSERT_EQ(run.engine().commit().value().notes.size(), 1u);
+  train_and_commit(run);
+  EXPECT_FALSE(fs::exists(manifest_in(scratch.path() / "a", 1)));
+  fs::remove_all(scratch.path() / "b" / "rank0000" / "engine0.run.new");
+  EXPECT_TRUE(run.engine().commit().value().notes.empty());
+  EXPECT_TRUE(fs::exists(scratch.path() / "b" / "rank0000" / "engine0.run"));
+}
+
+}  // namespace
+}  // namespace penstock::zero::test
