@@ -15,9 +15,12 @@
  *    the call, a handle that was freed is undefined behaviour.
  *  - A `…_begin` has an `…_end`, which frees its handle.
  *  - A struct begins with its size: `{.size = sizeof(the struct)}`, the other members 0. In a struct that the caller
- *    fills, 0 and NULL are the default of each member. Later versions append members, see docs/abi.md.
+ *    fills, 0 and NULL are the default of each member that has one. Later versions append members, see docs/abi.md.
  *  - Texts are UTF-8 and end with 0. Those that a function returns live as long as the handle that they are of.
- *  - Handles may be used by any thread, by one at a time, unless their header says otherwise.
+ *  - Handles may be used by any thread, by one at a time, unless their header says otherwise. A handle is freed when no
+ *    call with it is in progress.
+ *  - A process that is forked has neither the threads nor the memory of a handle: calls with it return
+ *    PENSTOCK_FAILED_STATE there, and freeing it does nothing. Handles that it makes itself are its own.
  *  - No call throws, and no call ends the process.
  */
 #pragma once
@@ -29,6 +32,7 @@
 #include <penstock/c/error.h>
 #include <penstock/c/files.h>
 #include <penstock/c/layout.h>
+#include <penstock/c/memory.h>
 #include <penstock/c/optimizer.h>
 #include <penstock/c/park.h>
 #include <penstock/c/process_group.h>

@@ -45,4 +45,7 @@ inline const Choices io_engines{{"automatic", PENSTOCK_IO_AUTOMATIC},
                                 {"libaio", PENSTOCK_IO_LIBAIO},
                                 {"threads", PENSTOCK_IO_THREADS}};
 
+inline const Choices pinnings{
+    {"none", PENSTOCK_PIN_NONE}, {"preferred", PENSTOCK_PIN_PREFERRED}, {"required", PENSTOCK_PIN_REQUIRED}};
+
 }  // namespace penstock::python

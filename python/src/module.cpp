@@ -11,6 +11,7 @@ NB_MODULE(_core, module) {
   module.def("_set_exceptions", penstock::python::set_exceptions);
   module.attr("__version__") = penstock_version();
   penstock::python::bind_files(module);
+  penstock::python::bind_host_memory(module);
   penstock::python::bind_optimizer(module);
   penstock::python::bind_runtime(module);
   penstock::python::bind_tile_state(module);

@@ -142,6 +142,40 @@ class Tile {
   penstock_tile tile_{};  // of their memory, without a gradient
 };
 
+/// Addresses are of `elements` contiguous elements in host memory, which the caller keeps.
+std::optional<std::int64_t> adam_step(std::uintptr_t parameter, std::uintptr_t gradient,
+                                      std::uintptr_t first_moment, std::uintptr_t second_moment,
+                                      std::uint64_t elements, const std::string& dtype,
+                                      const std::string& gradient_dtype, const std::string& moment_dtype,
+                                      std::uint64_t number, float learning_rate, float beta1, float beta2,
+                                      float epsilon, float weight_decay, bool decoupled_decay,
+                                      bool bias_correction, const Workers* workers) {
+  constexpr const char* function = "adam_step";
+  const auto threads = get(workers, function);
+  const penstock_adam_arrays arrays{
+      .size = sizeof(arrays),
+      .parameter = reinterpret_cast<void*>(parameter),
+      .gradient = reinterpret_cast<const void*>(gradient),
+      .first_moment = reinterpret_cast<void*>(first_moment),
+      .second_moment = reinterpret_cast<void*>(second_moment),
+      .elements = elements,
+      .parameter_dtype = number_of(dtype, dtypes, function, "dtype"),
+      .gradient_dtype = number_of(gradient_dtype, dtypes, function, "gradient_dtype"),
+      .moment_dtype = number_of(moment_dtype, dtypes, function, "moment_dtype")};
+  const penstock_hyperparameters hyperparameters{.size = sizeof(hyperparameters),
+                                                 .learning_rate = learning_rate,
+                                                 .beta1 = beta1,
+                                                 .beta2 = beta2,
+                                                 .epsilon = epsilon,
+                                                 .weight_decay = weight_decay,
+                                                 .decoupled_decay = decoupled_decay ? 1 : 0,
+                                                 .bias_correction = bias_correction ? 1 : 0};
+  penstock_update_outcome outcome{.size = sizeof(outcome), .non_finite_element = -1};
+  run([&] { return penstock_adam_step(&arrays, &hyperparameters, number, 1, threads.get(), &outcome); });
+  if (outcome.non_finite_element < 0) return std::nullopt;
+  return outcome.non_finite_element;
+}
+
 }  // namespace
 
 void bind_optimizer(nb::module_& module) {
@@ -152,6 +186,13 @@ void bind_optimizer(nb::module_& module) {
       .def(nb::init<std::uint32_t>(), nb::arg("threads"));
   module.def("state_bytes", &state_bytes, nb::arg("format"), nb::arg("elements"), nb::kw_only(),
              nb::arg("optimizer") = "adam", "The bytes of the state of a Tile.");
+  module.def("_adam_step", &adam_step, nb::arg("parameter"), nb::arg("gradient"), nb::arg("first_moment"),
+             nb::arg("second_moment"), nb::arg("elements"), nb::arg("dtype"), nb::arg("gradient_dtype"),
+             nb::arg("moment_dtype"), nb::arg("number"), nb::arg("learning_rate"), nb::arg("beta1"),
+             nb::arg("beta2"), nb::arg("epsilon"), nb::arg("weight_decay"), nb::arg("decoupled_decay"),
+             nb::arg("bias_correction"), nb::arg("workers").none(),
+             "One step of Adam on arrays at addresses in host memory. Returns the first element of a block "
+             "with a value that is not finite now, or None.");
   nb::class_<Tile>(module, "Tile", R"(Elements that are updated together, in memory of the caller.
 
 state: state_bytes() bytes. parameter: float32, bfloat16 (in numpy: uint16) or float16. format: "fp32", "split",

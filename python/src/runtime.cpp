@@ -19,8 +19,6 @@ namespace penstock::python {
 namespace {
 
 const Choices evictions{{"planned", PENSTOCK_EVICT_PLANNED}, {"lru", PENSTOCK_EVICT_LRU}};
-const Choices pinnings{
-    {"none", PENSTOCK_PIN_NONE}, {"preferred", PENSTOCK_PIN_PREFERRED}, {"required", PENSTOCK_PIN_REQUIRED}};
 const Choices accesses{
     {"read", PENSTOCK_READ}, {"modify", PENSTOCK_MODIFY}, {"overwrite", PENSTOCK_OVERWRITE}};
 

@@ -23,6 +23,10 @@ inline const Choices state_kinds{{"master", PENSTOCK_MASTER},
                                  {"first_moment", PENSTOCK_FIRST_MOMENT},
                                  {"second_moment", PENSTOCK_SECOND_MOMENT}};
 
+/// Those of an address alone.
+inline const Choices dtypes{
+    {"float32", PENSTOCK_FP32}, {"bfloat16", PENSTOCK_BF16}, {"float16", PENSTOCK_FP16}};
+
 /// penstock.Workers.
 class Workers {
  public:

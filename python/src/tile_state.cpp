@@ -17,8 +17,6 @@ namespace penstock::python {
 
 namespace {
 
-const Choices dtypes{{"float32", PENSTOCK_FP32}, {"bfloat16", PENSTOCK_BF16}, {"float16", PENSTOCK_FP16}};
-
 using Address = std::uintptr_t;
 
 class TileState {

@@ -61,7 +61,7 @@ penstock_error* penstock_engine_create(const penstock_engine_options* options, p
 }
 
 void penstock_engine_free(penstock_engine* engine) {
-  delete engine;
+  c::end(engine);
 }
 
 penstock_error* penstock_stream_create(penstock_engine* engine, penstock_stream** stream) {
@@ -94,7 +94,7 @@ penstock_error* penstock_stream_synchronize(penstock_stream* stream) {
 }
 
 void penstock_stream_free(penstock_stream* stream) {
-  delete stream;
+  c::end(stream);
 }
 
 penstock_error* penstock_engine_initialize(penstock_engine* engine, penstock_fill fill, void* user) {

@@ -25,8 +25,10 @@ struct penstock_engine {
   std::shared_ptr<penstock::c::Job> job;
   std::string skip_reason;  // of the last step
   [[nodiscard]] penstock::zero::Engine& engine() const { return job->engine(); }
+  penstock::c::HandleProcess process = {};
 };
 struct penstock_stream {
   std::shared_ptr<penstock::c::Job> job;
   std::shared_ptr<penstock::tiers::Stream> stream;  // of leases too, which end in its order
+  penstock::c::HandleProcess process = {};
 };

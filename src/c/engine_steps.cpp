@@ -6,15 +6,18 @@
 struct penstock_unit {
   penstock_stream stream;
   penstock::zero::UnitLease lease;
+  penstock::c::HandleProcess process = {};
 };
 struct penstock_gradients {
   penstock_stream stream;
   penstock::zero::UnitGradients gradients;
   bool is_reduced = false;
+  penstock::c::HandleProcess process = {};
 };
 struct penstock_activation {
   penstock_stream stream;
   penstock::zero::CheckpointLease lease;
+  penstock::c::HandleProcess process = {};
 };
 
 namespace {
@@ -50,6 +53,8 @@ Result<zero::Engine::StepOptions> read(const char* function, const penstock_step
   if (from.micro_batches != 0) options.micro_batches = from.micro_batches;
   if (from.has_learning_rate != 0) options.learning_rate = from.learning_rate;
   if (from.units_without_gradient_count == 0) return options;
+  PENSTOCK_TRY(
+      c::check_count(function, "options.units_without_gradient_count", from.units_without_gradient_count));
   PENSTOCK_TRY(
       c::check_not_null(function, {{"options.units_without_gradient", from.units_without_gradient}}));
   options.units_without_gradient.assign(from.units_without_gradient,
@@ -105,7 +110,7 @@ penstock_error* penstock_unit_parameter(const penstock_unit* lease, std::size_t 
 }
 
 void penstock_unit_end(penstock_unit* lease) {
-  delete lease;
+  c::end(lease);
 }
 
 penstock_error* penstock_gradients_begin(penstock_engine* engine, std::uint32_t unit, penstock_stream* stream,
@@ -148,7 +153,7 @@ penstock_error* penstock_gradients_reduce(penstock_gradients* gradients, penstoc
 }
 
 void penstock_gradients_end(penstock_gradients* gradients) {
-  delete gradients;
+  c::end(gradients);
 }
 
 penstock_error* penstock_engine_reduce(penstock_engine* engine, std::uint32_t unit,
@@ -223,5 +228,5 @@ penstock_error* penstock_activation_begin(penstock_engine* engine, std::uint32_t
 }
 
 void penstock_activation_end(penstock_activation* activation) {
-  delete activation;
+  c::end(activation);
 }

@@ -8,6 +8,7 @@
 
 struct penstock_files {
   std::unique_ptr<penstock::tiers::FileTransfers> transfers;
+  penstock::c::HandleProcess process = {};
 };
 
 namespace {
@@ -41,7 +42,7 @@ penstock_error* penstock_files_create(const penstock_files_options* options, pen
 }
 
 void penstock_files_free(penstock_files* files) {
-  delete files;
+  c::end(files);
 }
 
 penstock_error* penstock_files_begin_read(penstock_files* files, const char* path, std::uint64_t offset,

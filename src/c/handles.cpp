@@ -1,8 +1,33 @@
 #include "c/handles.hpp"
 
+#include <pthread.h>
+#include <atomic>
 #include <cmath>
 
 namespace penstock::c {
+
+namespace {
+
+std::atomic<std::uint32_t> forks = 0;
+[[maybe_unused]] const int is_counted = pthread_atfork(nullptr, nullptr, [] { ++forks; });
+
+}  // namespace
+
+HandleProcess::HandleProcess() : forks_(forks) {}
+bool HandleProcess::is_this() const {
+  return forks_ == forks;
+}
+
+Result<void> check_process(const char* function, std::initializer_list<Argument> arguments) {
+  for (const Argument& argument : arguments) {
+    if (!argument.is_of_another_process) continue;
+    return Error(ErrorCode::failed_state, function)
+        .object(argument.name)
+        .reason("this process was forked from the one that made it, and has none of its threads")
+        .advice("make it after the fork");
+  }
+  return ok();
+}
 
 Result<void> check_not_null(const char* function, std::initializer_list<Argument> arguments) {
   for (const Argument& argument : arguments) {
@@ -18,6 +43,7 @@ Result<void> check_struct_size(const char* function, const char* argument, std::
   return Error::invalid_argument(function)
       .object(std::string(argument) + ".size")
       .reason("no version of this struct has this size")
+      .wanted("at least " + std::to_string(smallest) + " bytes")
       .got(size)
       .advice("set the member `size` to the struct's sizeof");
 }
@@ -42,11 +68,11 @@ Result<void> check_unknown_members(const char* function, const char* argument, c
 Result<TimePoint> duration(const char* function, const char* argument, double seconds, TimePoint otherwise) {
   constexpr double most = 100.0 * 365 * 24 * 3600;
   if (seconds == 0) return otherwise;
-  if (std::isfinite(seconds) && seconds > 0 && seconds <= most)
+  if (std::isfinite(seconds) && seconds >= 1e-6 && seconds <= most)
     return std::chrono::duration_cast<TimePoint>(std::chrono::duration<double>(seconds));
   return Error::invalid_argument(function)
       .object(argument)
-      .wanted("more than 0 seconds, at most 100 years; or 0, for the default")
+      .wanted("a microsecond to 100 years, in seconds; or 0, for the default")
       .got(std::to_string(seconds));
 }
 

@@ -2,14 +2,17 @@
 
 #include "c/handles.hpp"
 
+#include <penstock/cpu_adam/adam.hpp>
 #include <penstock/cpu_adam/optimizers.hpp>
 #include <penstock/parallel/workers.hpp>
 
 #include <memory>
 #include <span>
+#include <variant>
 
 struct penstock_workers {
   penstock::parallel::Workers workers;
+  penstock::c::HandleProcess process = {};
 };
 
 namespace {
@@ -86,8 +89,42 @@ Result<cpu_adam::Hyperparameters> read(const char* function, const penstock_hype
       .bias_correction = from.bias_correction != 0};
 }
 
-parallel::Workers* threads_of(penstock_workers* workers) {
-  return workers == nullptr ? nullptr : &workers->workers;
+Result<cpu_adam::AdamArrays> read(const char* function, const penstock_adam_arrays* given) {
+  PENSTOCK_TRY_ASSIGN(const auto from, c::read_struct(function, "arrays", given));
+  cpu_adam::AdamArrays arrays;
+  PENSTOCK_TRY_ASSIGN(arrays.parameter_dtype,
+                      dtype(function, "arrays.parameter_dtype", from.parameter_dtype));
+  PENSTOCK_TRY_ASSIGN(arrays.gradient_dtype, dtype(function, "arrays.gradient_dtype", from.gradient_dtype));
+  PENSTOCK_TRY_ASSIGN(arrays.moment_dtype, dtype(function, "arrays.moment_dtype", from.moment_dtype));
+  const auto bytes = [&](const char* name, const void* data, DType type) {
+    return span_bytes(function, name, data, from.elements, type);
+  };
+  PENSTOCK_TRY_ASSIGN(const auto parameter,
+                      bytes("arrays.parameter", from.parameter, arrays.parameter_dtype));
+  PENSTOCK_TRY_ASSIGN(const auto gradient, bytes("arrays.gradient", from.gradient, arrays.gradient_dtype));
+  PENSTOCK_TRY_ASSIGN(const auto first, bytes("arrays.first_moment", from.first_moment, arrays.moment_dtype));
+  PENSTOCK_TRY_ASSIGN(const auto second,
+                      bytes("arrays.second_moment", from.second_moment, arrays.moment_dtype));
+  arrays.parameter = {static_cast<std::byte*>(from.parameter), parameter};
+  arrays.gradient = {static_cast<const std::byte*>(from.gradient), gradient};
+  arrays.first_moment = {static_cast<std::byte*>(from.first_moment), first};
+  arrays.second_moment = {static_cast<std::byte*>(from.second_moment), second};
+  return arrays;
+}
+
+void write(const cpu_adam::UpdateOutcome& updated, penstock_update_outcome* outcome) {
+  if (outcome == nullptr) return;
+  const auto block = updated.first_non_finite_block;
+  c::write_struct(outcome,
+                  {.non_finite_element =
+                       block ? static_cast<std::int64_t>(*block * cpu_adam::block_elements.value()) : -1});
+}
+
+/// Null, of NULL. Errors: failed_state, for workers of another process.
+Result<parallel::Workers*> threads_of(const char* function, penstock_workers* workers) {
+  if (workers == nullptr) return nullptr;
+  PENSTOCK_TRY(c::check_process(function, {{"workers", workers}}));
+  return &workers->workers;
 }
 
 std::span<const float> values_of(const float* values, std::uint64_t elements) {
@@ -105,7 +142,7 @@ penstock_error* penstock_workers_create(std::uint32_t threads, penstock_workers*
 }
 
 void penstock_workers_free(penstock_workers* workers) {
-  delete workers;
+  c::end(workers);
 }
 
 penstock_error* penstock_tile_state_bytes(penstock_state_format format, penstock_optimizer optimizer,
@@ -129,8 +166,8 @@ penstock_error* penstock_tile_initialize(const penstock_tile* tile, const void* 
     PENSTOCK_TRY_ASSIGN(const DType type, dtype(function, "initial_dtype", initial_dtype));
     PENSTOCK_TRY_ASSIGN(const ByteCount bytes,
                         span_bytes(function, "initial", initial, to.elements.value(), type));
-    return cpu_adam::initialize_tile({static_cast<const std::byte*>(initial), bytes}, type, to,
-                                     threads_of(workers));
+    PENSTOCK_TRY_ASSIGN(auto* const threads, threads_of(function, workers));
+    return cpu_adam::initialize_tile({static_cast<const std::byte*>(initial), bytes}, type, to, threads);
   });
 }
 
@@ -142,14 +179,28 @@ penstock_error* penstock_tile_step(const penstock_tile* tile, const penstock_hyp
     PENSTOCK_TRY_ASSIGN(const auto to, read(function, tile));
     PENSTOCK_TRY_ASSIGN(const auto config, read(function, hyperparameters, to.optimizer));
     if (outcome != nullptr) PENSTOCK_TRY(c::check_written_struct(function, "outcome", outcome));
-    PENSTOCK_TRY_ASSIGN(const auto updated, cpu_adam::optimizer_step(config, step, gradient_factor, to,
-                                                                     {.workers = threads_of(workers)}));
-    const auto block = updated.first_non_finite_block;
-    if (outcome != nullptr) {
-      c::write_struct(
-          outcome, {.non_finite_element =
-                        block ? static_cast<std::int64_t>(*block * cpu_adam::block_elements.value()) : -1});
-    }
+    PENSTOCK_TRY_ASSIGN(auto* const threads, threads_of(function, workers));
+    PENSTOCK_TRY_ASSIGN(const auto updated,
+                        cpu_adam::optimizer_step(config, step, gradient_factor, to, {.workers = threads}));
+    write(updated, outcome);
+    return ok();
+  });
+}
+
+penstock_error* penstock_adam_step(const penstock_adam_arrays* arrays,
+                                   const penstock_hyperparameters* hyperparameters, std::uint64_t step,
+                                   float gradient_factor, penstock_workers* workers,
+                                   penstock_update_outcome* outcome) {
+  const char* const function = __func__;
+  return c::call(function, {{"arrays", arrays}, {"hyperparameters", hyperparameters}}, [&]() -> Result<void> {
+    PENSTOCK_TRY_ASSIGN(const auto to, read(function, arrays));
+    PENSTOCK_TRY_ASSIGN(const auto config, read(function, hyperparameters, cpu_adam::Optimizer::adam));
+    if (outcome != nullptr) PENSTOCK_TRY(c::check_written_struct(function, "outcome", outcome));
+    PENSTOCK_TRY_ASSIGN(auto* const threads, threads_of(function, workers));
+    PENSTOCK_TRY_ASSIGN(const auto updated,
+                        cpu_adam::adam_step_in_arrays(std::get<cpu_adam::AdamConfig>(config), step,
+                                                      gradient_factor, to, {.workers = threads}));
+    write(updated, outcome);
     return ok();
   });
 }
@@ -172,9 +223,10 @@ penstock_error* penstock_tile_restore(const penstock_tile* tile, const float* ma
   return c::call(function, {{"tile", tile}}, [&]() -> Result<void> {
     PENSTOCK_TRY_ASSIGN(const auto to, read(function, tile));
     const std::uint64_t elements = to.elements.value();
+    PENSTOCK_TRY_ASSIGN(auto* const threads, threads_of(function, workers));
     return cpu_adam::restore_tile({.master = values_of(master, elements),
                                    .first_moment = values_of(first_moment, elements),
                                    .second_moment = values_of(second_moment, elements)},
-                                  to, threads_of(workers));
+                                  to, threads);
   });
 }

@@ -47,6 +47,7 @@ penstock_error* penstock_engine_park(penstock_engine* engine, penstock_tier to, 
           .got(kinds);
     }
     std::vector<std::filesystem::path> named;
+    PENSTOCK_TRY(c::check_count(function, "directory_count", directory_count));
     if (directory_count > 0) PENSTOCK_TRY(c::check_not_null(function, {{"directories", directories}}));
     for (std::size_t i = 0; i < directory_count; ++i) {
       PENSTOCK_TRY(c::check_not_null(function, {{"directories", directories[i]}}));

@@ -53,7 +53,7 @@ penstock_error* penstock_process_group_join(const penstock_process_group_options
 }
 
 void penstock_process_group_free(penstock_process_group* group) {
-  delete group;
+  c::end(group);
 }
 
 penstock_error* penstock_process_group_identity(const penstock_process_group* group,
@@ -74,6 +74,15 @@ penstock_error* penstock_process_group_gather(penstock_process_group* group, con
   const char* const function = __func__;
   return c::call(function, {{"group", group}, {"label", label}, {"mine", mine}, {"all", all}},
                  [&]() -> Result<void> {
+                   constexpr std::uint64_t most = std::uint64_t{1} << 20;
+                   if (const std::uint32_t ranks = group->group->identity().ranks; bytes > most / ranks) {
+                     return Error::invalid_argument(function)
+                         .object("bytes")
+                         .reason("the bytes of all ranks are too many")
+                         .wanted("at most " + std::to_string(most / ranks) + " of each of " +
+                                 std::to_string(ranks) + " ranks")
+                         .got(bytes);
+                   }
                    PENSTOCK_TRY_ASSIGN(
                        const auto slots,
                        group->group->gather(label, std::span(static_cast<const std::byte*>(mine), bytes)));

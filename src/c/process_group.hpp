@@ -9,4 +9,5 @@
 
 struct penstock_process_group {
   std::shared_ptr<penstock::zero::ProcessGroup> group;
+  penstock::c::HandleProcess process = {};
 };

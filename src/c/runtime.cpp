@@ -11,14 +11,17 @@
 struct penstock_runtime {
   std::shared_ptr<penstock::swap::Runtime> runtime;  // of its leases and requests too
   std::atomic<std::uint64_t> added = 0;              // the keys of its tensors
+  penstock::c::HandleProcess process = {};
 };
 struct penstock_lease {
   std::shared_ptr<penstock::swap::Runtime> runtime;
   penstock::swap::Lease lease;
+  penstock::c::HandleProcess process = {};
 };
 struct penstock_request {
   std::shared_ptr<penstock::swap::Runtime> runtime;
   penstock::swap::PendingLease pending;
+  penstock::c::HandleProcess process = {};
 };
 
 namespace {
@@ -96,7 +99,7 @@ penstock_error* penstock_runtime_create(const penstock_runtime_options* options,
 }
 
 void penstock_runtime_free(penstock_runtime* runtime) {
-  delete runtime;
+  c::end(runtime);
 }
 
 penstock_error* penstock_runtime_add(penstock_runtime* runtime, const penstock_tensor_options* options,
@@ -140,7 +143,7 @@ penstock_error* penstock_lease_begin(penstock_runtime* runtime, penstock_tensor 
 }
 
 void penstock_lease_end(penstock_lease* lease) {
-  delete lease;
+  c::end(lease);
 }
 
 penstock_error* penstock_request_begin(penstock_runtime* runtime, penstock_tensor tensor,
@@ -176,7 +179,7 @@ penstock_error* penstock_request_poll(penstock_request* request, penstock_lease*
 }
 
 void penstock_request_end(penstock_request* request) {
-  delete request;
+  c::end(request);
 }
 
 penstock_error* penstock_runtime_prefetch(penstock_runtime* runtime, penstock_tensor tensor) {

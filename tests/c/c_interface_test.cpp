@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <limits>
@@ -88,6 +89,9 @@ TEST(CInterface, RefusesNull) {
   const penstock_tensor_options tensor_options{.size = sizeof(tensor_options), .name = nullptr, .bytes = 8};
   const penstock_tile tile{.size = sizeof(tile), .elements = 1};
   const penstock_hyperparameters hyperparameters{.size = sizeof(hyperparameters)};
+  const penstock_adam_arrays arrays{.size = sizeof(arrays)};
+  penstock_memory* memory = nullptr;
+  void* data = nullptr;
   penstock_files* no_files = nullptr;
   penstock_runtime* no_runtime = nullptr;
   penstock_tensor tensor = 0;
@@ -108,6 +112,11 @@ TEST(CInterface, RefusesNull) {
       {"lines", [&] { return penstock_files_notes(files.get(), nullptr); }},
       {"workers", [&] { return penstock_workers_create(1, nullptr); }},
       {"bytes", [&] { return penstock_tile_state_bytes(0, 0, 1, nullptr); }},
+      {"arrays", [&] { return penstock_adam_step(nullptr, &hyperparameters, 1, 1, nullptr, nullptr); }},
+      {"hyperparameters", [&] { return penstock_adam_step(&arrays, nullptr, 1, 1, nullptr, nullptr); }},
+      {"memory", [&] { return penstock_memory_create(1, 0, nullptr, &data); }},
+      {"data", [&] { return penstock_memory_create(1, 0, &memory, nullptr); }},
+      {"memory", [&] { return penstock_memory_notes(nullptr, &lines); }},
       {"tile", [&] { return penstock_tile_initialize(nullptr, &value, 0, nullptr); }},
       {"tile.parameter", [&] { return penstock_tile_initialize(&tile, &value, 0, nullptr); }},
       {"tile", [&] { return penstock_tile_step(nullptr, &hyperparameters, 1, 1, nullptr, nullptr); }},
@@ -157,8 +166,8 @@ TEST(CInterface, RefusesNull) {
 
 TEST(CStructs, HaveASizeThatAVersionHas) {
   penstock_files* files = nullptr;
-  for (const std::size_t size :
-       {std::size_t{0}, sizeof(std::size_t), std::size_t{1} << 20, ~std::size_t{0}}) {
+  for (const std::size_t size : {std::size_t{0}, sizeof(std::size_t), 2 * sizeof(std::size_t),
+                                 sizeof(penstock_files_options) - 1, std::size_t{1} << 20, ~std::size_t{0}}) {
     const penstock_files_options options{.size = size};
     expect(penstock_files_create(&options, &files), PENSTOCK_INVALID_ARGUMENT, "options.size");
   }
@@ -184,11 +193,15 @@ TEST(CStructs, AreThoseOfAnotherVersionToo) {
 
   const ScratchDirectory scratch;
   const Runtime runtime = make_runtime(scratch);
-  penstock_runtime_report report{.size = 2 * sizeof(std::size_t), .bytes_read = 77};  // an earlier version's
-  succeed(penstock_runtime_get_report(runtime.get(), &report));
-  EXPECT_EQ(report.host_free, std::uint64_t{256} << 10);
-  EXPECT_EQ(report.bytes_read, 77u) << "the caller's version does not have this member";
-  EXPECT_EQ(report.size, 2 * sizeof(std::size_t));
+  struct LaterReport {
+    penstock_runtime_report known;
+    std::uint64_t added;
+  };
+  LaterReport report{.known = {.size = sizeof(LaterReport)}, .added = 77};
+  succeed(penstock_runtime_get_report(runtime.get(), &report.known));
+  EXPECT_EQ(report.known.host_free, std::uint64_t{256} << 10);
+  EXPECT_EQ(report.known.size, sizeof(LaterReport));
+  EXPECT_EQ(report.added, 77u) << "this library does not have this member";
 }
 
 TEST(CStructs, InAnArrayHaveTheSizeOfTheirVersion) {
@@ -398,6 +411,84 @@ TEST(CTile, IsUpdatedAsInCpp) {
       EXPECT_TRUE(c_state == cpp_state);
     }
   }
+}
+
+TEST(CAdam, HasTheBitsOfTheCppLibraryOnArraysOfItsOwn) {
+  constexpr std::size_t count = 20'000;
+  std::array<std::vector<float>, 4> of_c, of_cpp;
+  for (std::size_t i = 0; i < 4; ++i) {
+    for (std::size_t j = 0; j < count; ++j)
+      of_c[i].push_back(0.001f * static_cast<float>((j * (i + 3)) % 97));
+    of_cpp[i] = of_c[i];
+  }
+  const penstock_adam_arrays arrays{.size = sizeof(arrays),
+                                    .parameter = of_c[0].data(),
+                                    .gradient = of_c[1].data(),
+                                    .first_moment = of_c[2].data(),
+                                    .second_moment = of_c[3].data(),
+                                    .elements = count};
+  const penstock_hyperparameters hyperparameters{.size = sizeof(hyperparameters),
+                                                 .learning_rate = 0.01f,
+                                                 .beta1 = 0.9f,
+                                                 .beta2 = 0.99f,
+                                                 .epsilon = 1e-8f,
+                                                 .weight_decay = 0.1f,
+                                                 .bias_correction = 1};
+  penstock_update_outcome outcome{.size = sizeof(outcome)};
+  succeed(penstock_adam_step(&arrays, &hyperparameters, 3, 0.5f, nullptr, &outcome));
+  (void)cpu_adam::adam_step_in_arrays({.learning_rate = 0.01f,
+                                       .beta1 = 0.9f,
+                                       .beta2 = 0.99f,
+                                       .weight_decay = 0.1f,
+                                       .decay_mode = cpu_adam::AdamDecay::l2},
+                                      3, 0.5f,
+                                      {.parameter = HostSpan(std::span(of_cpp[0])),
+                                       .gradient = HostSpan(std::span(of_cpp[1])),
+                                       .first_moment = HostSpan(std::span(of_cpp[2])),
+                                       .second_moment = HostSpan(std::span(of_cpp[3]))})
+      .value();
+  EXPECT_EQ(of_c, of_cpp);
+  EXPECT_EQ(outcome.non_finite_element, -1);
+  penstock_adam_arrays bad = arrays;
+  bad.second_moment = nullptr;
+  expect(penstock_adam_step(&bad, &hyperparameters, 3, 1, nullptr, nullptr), PENSTOCK_INVALID_ARGUMENT,
+         "second_moment");
+  bad = arrays;
+  bad.moment_dtype = 7;
+  expect(penstock_adam_step(&bad, &hyperparameters, 3, 1, nullptr, nullptr), PENSTOCK_INVALID_ARGUMENT,
+         "moment_dtype");
+}
+
+TEST(CMemory, IsOfWholePages) {
+  penstock_memory* memory = nullptr;
+  void* data = nullptr;
+  expect(penstock_memory_create(0, PENSTOCK_PIN_NONE, &memory, &data), PENSTOCK_INVALID_ARGUMENT, "bytes");
+  expect(penstock_memory_create(1, 9, &memory, &data), PENSTOCK_INVALID_ARGUMENT, "pinning");
+  expect(penstock_memory_create(std::uint64_t{1} << 60, PENSTOCK_PIN_NONE, &memory, &data), PENSTOCK_NO_SPACE,
+         "");
+  for (const std::uint64_t bytes : {std::uint64_t{1}, std::uint64_t{5} << 20}) {
+    succeed(penstock_memory_create(bytes, PENSTOCK_PIN_PREFERRED, &memory, &data));
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % 4096, 0u);
+    EXPECT_EQ(static_cast<const char*>(data)[bytes - 1], 0);
+    penstock_lines* notes = nullptr;
+    succeed(penstock_memory_notes(memory, &notes));
+    if (penstock_memory_is_pinned(memory) == 0) {
+      EXPECT_GT(penstock_lines_count(notes), 0u);
+    }
+    penstock_lines_free(notes);
+    penstock_memory_free(std::exchange(memory, nullptr));
+  }
+  EXPECT_EQ(penstock_memory_is_pinned(nullptr), 0);
+  penstock_memory_free(nullptr);
+}
+
+TEST(CFiles, LeavesNoFileOfARefusedWrite) {
+  const ScratchDirectory scratch;
+  const Files files = make_files();
+  const std::string name = (scratch.path() / "new").string();
+  expect(penstock_files_begin_write(files.get(), name.c_str(), std::uint64_t{1} << 60, "x", 1),
+         PENSTOCK_NO_SPACE, name);
+  EXPECT_FALSE(std::filesystem::exists(name));
 }
 
 TEST(CTile, NamesTheMemberThatIsWrong) {

@@ -86,6 +86,28 @@ PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_tile_step(
     const penstock_tile* tile, const penstock_hyperparameters* hyperparameters, uint64_t step,
     float gradient_factor, penstock_workers* workers, penstock_update_outcome* outcome);
 
+/* Adam's values in arrays of their own, `elements` each, as PyTorch and DeepSpeed keep them. They do not overlap, and
+ * are aligned to their elements. */
+typedef struct penstock_adam_arrays {
+  size_t size;
+  void* parameter; /* the master */
+  const void* gradient;
+  void* first_moment;
+  void* second_moment;
+  uint64_t elements;
+  penstock_dtype parameter_dtype;
+  penstock_dtype gradient_dtype;
+  penstock_dtype moment_dtype; /* of both */
+} penstock_adam_arrays;
+
+/* Updates arrays by one step, as penstock_tile_step(). Parameters and moments of 16 bits are rounded to nearest; with
+ * arrays in fp32 the bits are those of a tile in PENSTOCK_STATE_MOMENTS.
+ *
+ * Errors, before anything is written: PENSTOCK_INVALID_ARGUMENT, naming the member. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_adam_step(
+    const penstock_adam_arrays* arrays, const penstock_hyperparameters* hyperparameters, uint64_t step,
+    float gradient_factor, penstock_workers* workers, penstock_update_outcome* outcome);
+
 /* Writes elements [first, first + count) of one state to `values`, in fp32. Errors: PENSTOCK_INVALID_ARGUMENT, for
  * elements beyond the end, and for a state that the optimizer does not keep. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_tile_read(const penstock_tile* tile,

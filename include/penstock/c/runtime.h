@@ -1,6 +1,6 @@
 #pragma once
 
-#include <penstock/c/error.h>
+#include <penstock/c/memory.h>
 
 PENSTOCK_C_BEGIN
 
@@ -27,9 +27,6 @@ enum {
   PENSTOCK_EVICT_PLANNED = 0, /* the tensor whose next use is furthest away, as the round before tells */
   PENSTOCK_EVICT_LRU = 1      /* the least recently used one */
 };
-/* Whether the kernel may move host memory or swap it out. */
-typedef int32_t penstock_pinning;
-enum { PENSTOCK_PIN_NONE = 0, PENSTOCK_PIN_PREFERRED = 1, PENSTOCK_PIN_REQUIRED = 2 };
 
 typedef struct penstock_runtime_options {
   size_t size;

@@ -67,4 +67,22 @@ using AdamStates = TileStates;
                                                         const AdamTile& tile,
                                                         const AdamExecution& execution = {});
 
+/// Adam's values in arrays of their own, of equal length, as PyTorch and DeepSpeed keep them. Spans are owned by the
+/// caller, do not overlap, and are aligned to their elements.
+struct AdamArrays {
+  HostSpan parameter;  ///< the master
+  ConstHostSpan gradient;
+  HostSpan first_moment, second_moment;
+  DType parameter_dtype = DType::fp32, gradient_dtype = DType::fp32, moment_dtype = DType::fp32;
+};
+
+/// Updates arrays by one step. The arithmetic is that of adam_step() on a tile; parameters and moments of 16 bits are
+/// rounded to nearest. With fp32 arrays the bits are those of a tile in format moments. `execution`: its observer is
+/// not called.
+///
+/// Errors, all before anything is written: those of adam_step(), naming the array.
+[[nodiscard]] Result<AdamOutcome> adam_step_in_arrays(const AdamConfig& config, std::uint64_t step,
+                                                      float gradient_factor, const AdamArrays& arrays,
+                                                      const AdamExecution& execution = {});
+
 }  // namespace penstock::cpu_adam

@@ -116,10 +116,11 @@ Result<std::unique_ptr<Path>> Path::create(const PathOptions& wanted) {
   PENSTOCK_TRY(check_weight(wanted));
   PENSTOCK_TRY(check_options(wanted));
   PathOptions options = wanted;
-  if (options.capacity.is_zero()) {
+  constexpr ByteCount block(4096);
+  if (options.capacity < block) {
     return Error::invalid_argument("Path::create")
         .object("capacity of " + options.directory.string())
-        .wanted("the length of the swap file, at least one tensor")
+        .wanted("the length of the swap file, at least one block of " + to_string(block))
         .got(options.capacity);
   }
   const ByteCount reserved = options.reserved.value_or(options.capacity);

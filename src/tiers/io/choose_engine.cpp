@@ -47,7 +47,6 @@ std::int64_t read_once(IoEngine& engine, const IoRequest& read) {
 /// Why the first block could not be read; `result` is that of read_once().
 Error read_failed(IoEngine& engine, std::int64_t result) {
   constexpr const char* operation = "choose_engine";
-  if (result >= 0) return Error::unsupported(operation).reason("a read came back short");
   if (result != -ETIME) {
     return Error::unsupported(operation).reason(completion_text(engine.name(), static_cast<int>(-result)));
   }
@@ -55,6 +54,15 @@ Error read_failed(IoEngine& engine, std::int64_t result) {
   return Error(ErrorCode::deadline_exceeded, operation)
       .reason(failure.empty() ? "a read did not complete in time" : failure)
       .advice("check the drive and the kernel log");
+}
+
+Error file_too_short(const File::Properties& file, std::uint64_t wanted, std::int64_t got) {
+  return Error(ErrorCode::truncated, "choose_engine")
+      .object(file.name)
+      .reason("the file ends within its first block")
+      .wanted(ByteCount(wanted))
+      .got(ByteCount(static_cast<std::uint64_t>(got)))
+      .advice("look who has shortened the file, and write it again");
 }
 
 /// Reads the file's first block, so that a refusal by a filter, a driver or a file system is found before the run.
@@ -71,7 +79,10 @@ Result<void> try_out(EngineChoice choice, const File::Properties& file) {
                        .buffer = HostSpan(static_cast<std::byte*>(block.get()), ByteCount(size))};
   const std::int64_t result = repeat_refused([&] { return read_once(*engine, read); });
   if (result == static_cast<std::int64_t>(size)) return ok();
-  Error error = read_failed(*engine, result).object(std::string(engine->name()) + " reading " + file.name);
+  Error error =
+      result >= 0
+          ? file_too_short(file, size, result)
+          : read_failed(*engine, result).object(std::string(engine->name()) + " reading " + file.name);
   if (!engine->close(Clock::steady().now())) (void)block.release();  // the kernel may still write to it
   return error;
 }
@@ -103,7 +114,8 @@ Result<ChosenEngine> choose_engine(EngineChoice choice, std::uint32_t depth, con
       }
       return chosen;
     }
-    if (choice == candidate || candidate == EngineChoice::threads) return engine.error();
+    const bool is_last = choice == candidate || candidate == EngineChoice::threads;
+    if (is_last || engine.error().code() == ErrorCode::truncated) return engine.error();
     append_note(chosen.reason, engine.error().message());
   }
   return Error::invalid_argument("choose_engine").object("choice").got(std::uint32_t(choice));

@@ -69,13 +69,17 @@ Result<void> check_readable(FileSystem& files, const std::filesystem::path& name
 /// Errors: not_found, permission, invalid_argument, no_space.
 Result<void> make_writable(FileSystem& files, const std::filesystem::path& name, FileOffset end) {
   auto file = files.open(name, DirectIo::off);
+  bool is_new = false;
   if (!file && file.error().code() == ErrorCode::not_found) {
     file = files.create(name, 0_B, DirectIo::off);
+    is_new = file.has_value();
     // Another process has made it meanwhile.
     if (!file && file.error().code() == ErrorCode::already_exists) file = files.open(name, DirectIo::off);
   }
   if (!file) return file.error();
-  return file->extend(end - FileOffset(0));
+  auto extended = file->extend(end - FileOffset(0));
+  if (!extended && is_new) (void)files.remove(name);
+  return extended;
 }
 
 }  // namespace

@@ -58,11 +58,12 @@ Result<void> TcpControlChannel::start_gather(Gatherer by, const std::string& lab
                                              std::span<const std::byte> bytes) {
   // Others may send less: rank 0 looks at the sum.
   const std::uint64_t size = control::gathered_bytes(options_.ranks, 0) + bytes.size() + label.size();
-  if (size > control::payload_bytes_max) {
+  if (bytes.size() > control::gathered_bytes_max || size > control::payload_bytes_max) {
     return Error::invalid_argument("ControlChannel::gather")
         .object(label.substr(0, 100))
-        .wanted("at most " + std::to_string(control::payload_bytes_max) + " bytes of all ranks")
-        .got(size);
+        .wanted("at most " + std::to_string(control::gathered_bytes_max) +
+                " bytes of all ranks, and a short label")
+        .got(bytes.size());
   }
   const std::lock_guard lock(mutex_);
   PENSTOCK_TRY(job_.start_gather(by));

@@ -89,7 +89,9 @@ struct Absent {
 using Message = std::variant<Hello, Welcome, Gather, Gathered, Interrupt, Heartbeat, Failure, Leave, Absent>;
 
 /// The largest payloads: of a connection that has not said which rank it is, and of a rank.
-constexpr std::uint32_t hello_bytes_max = 4096, payload_bytes_max = 1 << 20;
+constexpr std::uint32_t hello_bytes_max = 4096;
+/// What one gather holds of all ranks, and a message with it, with sizes and a label.
+constexpr std::uint32_t gathered_bytes_max = 1 << 20, payload_bytes_max = gathered_bytes_max + (1 << 16);
 
 /// The frame of a message. Precondition: its payload is not above payload_bytes_max.
 [[nodiscard]] std::vector<std::byte> encode(const Message& message);

@@ -177,16 +177,16 @@ void ControlServer::gather(std::uint32_t rank, Gather mine) {
   }
   Gathered gathered{.by = mine.by, .epoch = epoch_, .round = round, .all = {}};
   of_ranks[rank] = std::move(mine);
-  std::uint64_t size = gathered_bytes(members_.size(), 0);
+  std::uint64_t size = 0;
   for (auto& one : of_ranks) {
     if (!one) return;
     size += one->bytes.size();
   }
-  if (size > payload_bytes_max) {
+  if (size > gathered_bytes_max || gathered_bytes(members_.size(), 0) + size > payload_bytes_max) {
     return fail(Error(ErrorCode::invalid_argument, operation)
                     .reason("ranks exchange too many bytes")
                     .object(of_ranks[0]->label)
-                    .wanted("at most " + std::to_string(payload_bytes_max) + " of all ranks")
+                    .wanted("at most " + std::to_string(gathered_bytes_max) + " of all ranks")
                     .got(size));
   }
   for (auto& one : of_ranks) {

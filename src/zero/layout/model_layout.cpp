@@ -1,5 +1,7 @@
 #include <penstock/zero/layout/model_layout.hpp>
 
+#include "zero/config/json_text.hpp"
+
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -81,14 +83,41 @@ Result<void> check_shape(const std::string& name, const ParameterLayout& paramet
       .advice("correct the shape, or leave it out");
 }
 
+Error invalid(std::string object, std::string reason) {
+  return Error::invalid_argument("ModelLayout::validate").reason(std::move(reason)).object(std::move(object));
+}
+
+/// Of a name, which is printed and is written to files of other programs.
+std::optional<std::size_t> first_not_text(const std::string& name) {
+  const auto control =
+      std::find_if(name.begin(), name.end(), [](unsigned char one) { return one < 0x20 || one == 0x7f; });
+  if (control != name.end()) return control - name.begin();
+  return config::first_not_utf8(name);
+}
+
+Result<void> check_checkpoints(const CheckpointLayout& checkpoints) {
+  const auto& [count, size, leased_max, reads] = checkpoints;
+  if (count == 0) return ok();
+  if (count > ModelLayout::checkpoints_max) {
+    return invalid("checkpoints", "too many")
+        .wanted("at most " + std::to_string(ModelLayout::checkpoints_max))
+        .got(count);
+  }
+  if (size.is_zero()) return invalid("checkpoints", "a checkpoint has at least one byte");
+  if (leased_max == 0)
+    return invalid("checkpoints", "leased_max is 0: a trainer leases one at a time at least");
+  if (constexpr std::uint32_t reads_max = 1 << 16; reads > reads_max) {
+    return invalid("checkpoints", "too many reads").wanted("at most " + std::to_string(reads_max)).got(reads);
+  }
+  if (size <= ModelLayout::checkpoint_bytes_max / count) return ok();
+  return invalid("checkpoints", "too many bytes")
+      .wanted("at most " + to_string(ModelLayout::checkpoint_bytes_max) + " in all")
+      .got(std::to_string(count) + " of " + to_string(size));
+}
+
 }  // namespace
 
 Result<void> ModelLayout::validate() const {
-  const auto invalid = [](std::string object, std::string reason) -> Error {
-    return Error::invalid_argument("ModelLayout::validate")
-        .reason(std::move(reason))
-        .object(std::move(object));
-  };
   const auto too_large = [](std::string object, ElementCount wanted, ElementCount got) -> Result<void> {
     return Error::invalid_argument("ModelLayout::validate")
         .reason("too many elements")
@@ -108,6 +137,12 @@ Result<void> ModelLayout::validate() const {
       const std::string name = unit.name + "." + parameter.name;
       if (unit.name.empty() || parameter.name.empty())
         return invalid(name, "a unit and each of its parameters have a name");
+      if (const auto bad = first_not_text(name)) {
+        return invalid("byte " + std::to_string(*bad) + " of the name of parameter " +
+                           std::to_string(&parameter - unit.parameters.data()) + " of unit " +
+                           std::to_string(u),
+                       "a name is a text in UTF-8 without control characters");
+      }
       if (!names.insert(name).second) {
         return invalid(name, "two parameters of a model have different names")
             .advice("give each unit a name of its own");
@@ -136,21 +171,7 @@ Result<void> ModelLayout::validate() const {
     }
   }
   PENSTOCK_TRY(zero::validate("ModelLayout::validate", groups));
-  const auto& [count, size, leased_max, reads] = checkpoints;
-  if (count == 0) return ok();
-  if (count > checkpoints_max) {
-    return invalid("checkpoints", "too many").wanted("at most " + std::to_string(checkpoints_max)).got(count);
-  }
-  if (size.is_zero()) return invalid("checkpoints", "a checkpoint has at least one byte");
-  if (leased_max == 0)
-    return invalid("checkpoints", "leased_max is 0: a trainer leases one at a time at least");
-  if (constexpr std::uint32_t reads_max = 1 << 16; reads > reads_max) {
-    return invalid("checkpoints", "too many reads").wanted("at most " + std::to_string(reads_max)).got(reads);
-  }
-  if (size <= checkpoint_bytes_max / count) return ok();
-  return invalid("checkpoints", "too many bytes")
-      .wanted("at most " + to_string(checkpoint_bytes_max) + " in all")
-      .got(std::to_string(count) + " of " + to_string(size));
+  return check_checkpoints(checkpoints);
 }
 
 }  // namespace penstock::zero

@@ -1,5 +1,6 @@
 #include "unit/arguments/tile_bench.hpp"
 
+#include <cmath>
 #include <memory>
 #include <span>
 
@@ -154,6 +155,45 @@ void add_state_rows(BadArguments& bad) {
   });
 }
 
+/// Of the bench's memory: a gradient, and a parameter and moments in the memory of the state.
+AdamArrays arrays_of(TileBench& bench) {
+  const HostSpan state = bench.tile().state;
+  const ByteCount each(4 * count);
+  return {.parameter = state.subspan(ByteCount(0), each),
+          .gradient = bench.tile().gradient,
+          .first_moment = state.subspan(each, each),
+          .second_moment = state.subspan(each + each, each),
+          .gradient_dtype = DType::bf16};
+}
+
+void add_array_rows(BadArguments& bad) {
+  const auto with = [&bad](const char* argument, const char* value, auto change) {
+    bad("adam_step_in_arrays", argument, value, [=] {
+      TileBench bench;
+      AdamArrays arrays = arrays_of(bench);
+      change(arrays);
+      return all({fails(adam_step_in_arrays({}, 1, 1.0f, arrays)), bench.untouched()});
+    });
+  };
+  with("parameter", "too short", [](AdamArrays& a) { a.parameter = a.parameter.subspan({}, ByteCount(8)); });
+  with("gradient", "none", [](AdamArrays& a) { a.gradient = {}; });
+  with("first_moment", "the parameter", [](AdamArrays& a) { a.first_moment = a.parameter; });
+  with("second_moment", "misaligned",
+       [](AdamArrays& a) { a.second_moment = HostSpan(a.second_moment.data() - 1, a.second_moment.size()); });
+  with("parameter_dtype", "unknown", [](AdamArrays& a) { a.parameter_dtype = unknown<DType>; });
+  with("gradient_dtype", "another", [](AdamArrays& a) { a.gradient_dtype = DType::fp32; });
+  with("moment_dtype", "unknown", [](AdamArrays& a) { a.moment_dtype = unknown<DType>; });
+  bad("adam_step_in_arrays", "step", "0", [] {
+    TileBench bench;
+    return all({refused(adam_step_in_arrays({}, 0, 1.0f, arrays_of(bench)), "step"), bench.untouched()});
+  });
+  bad("adam_step_in_arrays", "gradient_factor", "NaN", [] {
+    TileBench bench;
+    const auto result = adam_step_in_arrays({}, 1, std::nanf(""), arrays_of(bench));
+    return all({fails(result), bench.untouched()});
+  });
+}
+
 void add_format_rows(BadArguments& bad) {
   constexpr auto none = unknown<StateFormat>;
   bad("tile_bytes", "format", "unknown", [] { return refused(tile_bytes(none, ElementCount(1)), "format"); });
@@ -188,6 +228,7 @@ void add_adam_rows(BadArguments& bad) {
   add_steps(bad, "adam_step_in_segments", &step_in_segments);
   add_segment_rows(bad);
   add_state_rows(bad);
+  add_array_rows(bad);
   add_format_rows(bad);
   bad("adam_step", "tile", "a default one", [] {
     const auto outcome = adam_step({}, 1, 1.0f, {});
