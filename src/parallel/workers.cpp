@@ -3,6 +3,7 @@
 #include "base/start_thread.hpp"
 
 #include <tbb/blocked_range.h>
+#include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
 #include <tbb/partitioner.h>
 #include <tbb/task_arena.h>
@@ -24,6 +25,8 @@ constexpr bool may_start_threads = false;
 #else
 constexpr bool may_start_threads = true;
 #endif
+
+constexpr std::uint32_t threads_max = 1024;
 
 /// Whether `count` threads can run at a time. They are ended again.
 Result<void> check_threads(std::uint32_t count) {
@@ -48,7 +51,10 @@ Result<void> check_threads(std::uint32_t count) {
 }  // namespace
 
 struct Workers::Arena {
-  explicit Arena(std::uint32_t threads) : arena(static_cast<int>(threads)) {}
+  explicit Arena(std::uint32_t threads) : arena(static_cast<int>(threads)) {
+    // TBB has as many threads as the machine has cores, unless it is allowed more, and prints that it takes no more.
+    static const tbb::global_control allowed(tbb::global_control::max_allowed_parallelism, threads_max);
+  }
   ~Arena() {
     std::unique_lock lock(mutex);
     idle.wait(lock, [this] { return posted == 0; });
@@ -73,7 +79,6 @@ struct Workers::Arena {
 };
 
 Result<Workers> Workers::create(const Options& options) {
-  constexpr std::uint32_t threads_max = 1024;
   if (options.threads == 0 || options.threads > threads_max) {
     return Error::invalid_argument("Workers::create")
         .object("threads")

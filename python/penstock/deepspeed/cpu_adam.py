@@ -6,7 +6,7 @@ import torch
 
 from .. import Workers
 from .._core import _adam_step
-from ..errors import InvalidArgument, Unsupported
+from ..errors import InvalidArgument
 
 __all__ = ["adam_rollback", "adam_update", "create_adam", "destroy_adam"]
 
@@ -55,20 +55,18 @@ def adam_update(optimizer_id: int, step: int, lr: float, beta1: float, beta2: fl
 def adam_rollback(optimizer_id: int, step: int, lr: float, beta1: float, beta2: float, epsilon: float,
                   weight_decay: float, bias_correction: bool, params: torch.Tensor, grads: torch.Tensor,
                   exp_avg: torch.Tensor, exp_avg_sq: torch.Tensor) -> int:
-    """Undoes step `step` of AdamW, but for rounding: the formula of adam_update() solved for the values before it. All
-    are float32."""
+    """Undoes step `step` of AdamW, but for rounding: the formula of adam_update() solved for the values before it.
+    DeepSpeed's own does nothing, and returns -1, unless all tensors are float32."""
     _check(params, params, grads, exp_avg, exp_avg_sq)
-    if any(tensor.dtype != torch.float32 for tensor in (params, grads, exp_avg, exp_avg_sq)):
-        raise Unsupported("a step is undone in float32 alone [adam_rollback]", operation="adam_rollback",
-                          reason="a step is undone in float32 alone")
     with torch.no_grad():
+        gradient, m, v = grads.float(), exp_avg.float(), exp_avg_sq.float()
         correction1 = 1 - beta1**step if bias_correction else 1.0
         correction2 = 1 - beta2**step if bias_correction else 1.0
-        update = (exp_avg / correction1).div_((exp_avg_sq / correction2).sqrt_().add_(epsilon))
-        params.add_(update, alpha=lr).div_(1 - lr * weight_decay)
-        params.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-        exp_avg.sub_(grads, alpha=1 - beta1).div_(beta1)
-        exp_avg_sq.addcmul_(grads, grads, value=-(1 - beta2)).div_(beta2)
+        update = (m / correction1).div_((v / correction2).sqrt_().add_(epsilon))
+        before = params.float().add(update, alpha=lr).div_(1 - lr * weight_decay)
+        params.copy_(before.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0))
+        exp_avg.copy_(m.sub(gradient, alpha=1 - beta1).div_(beta1))
+        exp_avg_sq.copy_(v.addcmul(gradient, gradient, value=-(1 - beta2)).div_(beta2).clamp_(min=0))
     return 0
 
 

@@ -7,6 +7,10 @@
 #include <sys/syscall.h>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <latch>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -22,6 +26,24 @@ TEST(Workers, RunEachPostedTaskOnceBeforeTheyAreDestroyed) {
   }
 
   for (const auto& run : runs) EXPECT_EQ(run, 1);
+}
+
+// As many as asked for, and TBB prints nothing.
+TEST(Workers, CanBeMoreThanTheMachineHasCores) {
+  if (test::thread_sanitizer) GTEST_SKIP() << "under ThreadSanitizer the caller does all the work";
+  const std::uint32_t threads = std::thread::hardware_concurrency() + 3;
+  Workers workers = Workers::create({.threads = threads}).value();
+  std::latch all(threads);
+  testing::internal::CaptureStderr();
+
+  workers.parallel_blocks(threads, [&](std::size_t first, std::size_t last) noexcept {
+    all.count_down(static_cast<std::ptrdiff_t>(last - first));
+    for (int wait = 0; wait < 5000 && !all.try_wait(); ++wait)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+
+  EXPECT_TRUE(all.try_wait());
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
 TEST(Workers, AreRefusedWhereTheirThreadsCannotBeStarted) {
