@@ -29,7 +29,7 @@ def test_it_is_typed():
     package = pathlib.Path(penstock.__file__).parent
     assert (package / "py.typed").exists()
     stubs = (package / "_core.pyi").read_text()
-    for name in ("class Files", "class Runtime", "class Tile", "def begin_read"):
+    for name in ("class Files", "class Runtime", "class Tile", "def begin_read", "def __buffer__", "-> dict[str, float]"):
         assert name in stubs
 
 
