@@ -69,7 +69,6 @@ TEST(DurableDirectoriesOfRanks, LoseWhatRanksThatARunNoLongerHasHaveLeft) {
   }
 }
 
-/// The part of one rank is that of an earlier commit, or of another run.
 // Two containers of one machine have directories of their own under one name.
 TEST(DurableDirectoriesOfRanks, AreNotJudgedByOneRankForTheOthers) {
   const ScratchDirectory scratch;
@@ -85,6 +84,7 @@ TEST(DurableDirectoriesOfRanks, AreNotJudgedByOneRankForTheOthers) {
   EXPECT_TRUE(judged) << judged.error().message();
 }
 
+/// The part of one rank is that of an earlier commit, or of another run.
 TEST(DurableDirectoriesOfRanks, AreOfOneTimeAndOneRunOnAllRanks) {
   for (const OffloadDevice to : {OffloadDevice::nvme, OffloadDevice::cpu}) {
     for (const std::uint32_t rank : {0u, 1u}) {

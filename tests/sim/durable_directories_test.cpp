@@ -177,12 +177,19 @@ TEST(DurableDirectories, HaveNoCheckpointsBeside) {
   fs::rename(checkpoints / "global_step0", scratch.path() / "away");
   expect_refused(config_of({checkpoints}), ErrorCode::invalid_argument, {checkpoints.string(), "latest"});
   fs::rename(scratch.path() / "away", checkpoints / "global_step0");
-
+  for (const char* text : {"", "best"}) {
+    std::ofstream(checkpoints / "latest", std::ios::trunc) << text;
+    expect_refused(config_of({checkpoints}), ErrorCode::invalid_argument, {checkpoints.string(), "latest"});
+  }
+  std::ofstream(checkpoints / "latest", std::ios::trunc) << "global_step0";
   const OneRank other = OneRank::create(config_of({scratch.path() / "other"})).value();
   const auto refused = other.engine().load_checkpoint(run);
   EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument) << refused.error().message();
   EXPECT_NE(refused.error().message().find("durable_directory"), std::string::npos);
   EXPECT_TRUE(std::ranges::includes(files_below(scratch.path()), before));
+  // The user's own file in a run.
+  std::ofstream(run / "latest") << "notes of mine";
+  EXPECT_TRUE(OneRank::create(config_of({run})));
 }
 
 TEST(DurableDirectories, AreNoCheckpoint) {

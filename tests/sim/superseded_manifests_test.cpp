@@ -5,14 +5,19 @@
 
 #include <penstock/tiers/io/fault_file_system.hpp>
 #include <penstock/tiers/io/file_system.hpp>
+#include <penstock/zero/comm/in_process_group.hpp>
 
 #include <gtest/gtest.h>
 #include <algorithm>
+#include <barrier>
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
 #include <random>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 namespace penstock::zero::test {
 namespace {
@@ -136,6 +141,50 @@ TEST_P(FailedCommit, KeepsItsBytesWhereItsManifestMayComeBack) {
 
 INSTANTIATE_TEST_SUITE_P(Of, FailedCommit, testing::Values(OffloadDevice::nvme, OffloadDevice::cpu),
                          [](const auto& tested) { return std::string(to_string(tested.param)); });
+
+// A failed first commit may have left its manifest on some ranks: all of them keep the number of its run.
+TEST(SupersededManifest, OfAFailedFirstCommitIsOfTheRunThatGoesOn) {
+  const ScratchDirectory scratch;
+  const Config config = durable_config(scratch.path(), OffloadDevice::cpu);
+  tiers::FaultFileSystem files(tiers::real_file_system(), {});
+  std::barrier together(2);
+  const auto run = [&](const auto& body) {
+    const auto group = InProcessGroup::create(2).value();
+    std::vector<std::thread> ranks;
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        Rank::Options options{.config = config,
+                              .model = two_units(),
+                              .identity = RankIdentity::local(rank, 2),
+                              .group = in_process_membership(group, rank)};
+        if (rank == 0)
+          options.hooks.durable_files = [&](swap::PathOptions& path) { path.file_system = &files; };
+        const auto made = Rank::create(std::move(options));
+        ASSERT_TRUE(made) << made.error().message();
+        body(rank, (*made)->engine());
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+  };
+  run([&](std::uint32_t rank, Engine& engine) {
+    using Operation = FileSystemFault::Operation;
+    engine.initialize(OneRank::fill).value();
+    if (rank == 0) {
+      files.add(
+          FileSystemFault::fail(Operation::sync_directory, files.accepted(Operation::sync_directory), EIO));
+      files.add(FileSystemFault::fail(Operation::remove, files.accepted(Operation::remove) + 1, EIO));
+    }
+    together.arrive_and_wait();
+    EXPECT_FALSE(engine.commit());
+    engine.initialize(OneRank::fill).value();
+    for (int commit = 0; commit < 2; ++commit) EXPECT_TRUE(engine.commit());
+  });
+  run([](std::uint32_t, Engine& engine) {
+    const auto resumed = engine.resume();
+    ASSERT_TRUE(resumed) << resumed.error().message();
+    EXPECT_TRUE(*resumed);
+  });
+}
 
 // The second directory's drive is full.
 TEST(SupersededManifest, IsRemovedWhereTheNumberOfTheRunCannotBeWritten) {

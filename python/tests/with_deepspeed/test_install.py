@@ -14,7 +14,7 @@ pytest.importorskip("deepspeed")
 script = """
 import json, os, sys
 os.environ.update(DS_ACCELERATOR="cpu", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
-                  MASTER_PORT=sys.argv[3], TORCH_EXTENSIONS_DIR="/nonexistent", CXX="/nonexistent/c++")
+                  MASTER_PORT=sys.argv[3], TORCH_EXTENSIONS_DIR=sys.argv[2] + "/none", CXX="/nonexistent/c++")
 import penstock.deepspeed
 penstock.deepspeed.install()
 penstock.deepspeed.install()

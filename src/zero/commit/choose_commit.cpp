@@ -46,7 +46,7 @@ class Views {
     }
   }
 
-  /// Errors: invalid_argument. A first commit that was never complete is marked nowhere.
+  /// Errors: invalid_argument. A first commit that was never complete is marked nowhere, and has none before it.
   [[nodiscard]] Result<void> check_one_run() const {
     std::optional<Place> first;
     for (std::uint32_t viewer = 0; viewer < seen_.size(); ++viewer) {
@@ -57,8 +57,8 @@ class Views {
       }
     }
     for (const auto& [commit, parts] : commits_) {
-      if (parts.size() != commit.ranks) continue;
-      const Place place{viewer_of(part_of(commit, 0)), 0, commit.run};
+      if (parts.size() != commit.ranks && commit.before_generation == 0) continue;
+      const Place place{viewer_of(part_of(commit, *parts.begin())), *parts.begin(), commit.run};
       if (first && first->run != commit.run) return two_runs(*first, place);
       if (!first) first = place;
     }
@@ -154,11 +154,13 @@ class Views {
     }
     return lost;
   }
-  /// Whether a rank has the commit and none before it: once a commit is complete, its ranks remove the one before.
+  /// Whether a marked rank has the commit and none before it: once a commit is complete, its ranks remove the one
+  /// before.
   [[nodiscard]] bool has_nothing_older(const FoundManifest& commit) const {
     return std::any_of(seen_.begin(), seen_.end(), [&](const Seen& seen) {
-      return std::any_of(seen.oldest.begin(), seen.oldest.end(), [&](const auto& oldest) {
-        return oldest.second == commit.generation && seen.manifests.contains(part_of(commit, oldest.first));
+      return std::any_of(seen.marks.begin(), seen.marks.end(), [&](const auto& mark) {
+        const std::uint32_t rank = mark.first;
+        return seen.manifests.contains(part_of(commit, rank)) && seen.oldest.at(rank) == commit.generation;
       });
     });
   }

@@ -28,13 +28,13 @@ struct CommitView {
 };
 
 /// The last commit that `ranks` ranks can go on from: each sees its own part, if the commit has as many ranks, and else
-/// the parts of all. None, if no commit is complete. What is newer is incomplete, as far as its ranks can tell, and may
-/// be removed.
+/// the parts of all. None, if no commit is complete. What is newer was not completed, as far as manifests (by
+/// before_generation) and marks tell, and may be removed.
 ///
 /// `views`: of each rank, or one that all have. Pure: every rank that has the same views chooses the same.
 ///
 /// Errors, each with what the ranks have: invalid_argument, if parts of two runs meet; not_found, if a newer commit is
-/// whole, but not where the ranks can read it; corrupted, if a part of a newer commit is away that was there once.
+/// whole, but not where the ranks can read it; corrupted, if a newer commit was complete, and a part of it is away.
 [[nodiscard]] Result<std::optional<FoundManifest>> choose_commit(const char* operation,
                                                                  const std::filesystem::path& directory,
                                                                  std::span<const CommitView> views,

@@ -84,19 +84,22 @@ Result<void> check_no_checkpoint(const Options& options, const fs::path& directo
   return ok();
 }
 
-/// Errors: invalid_argument, for a directory with `latest`.
+/// Errors: invalid_argument, for a directory with a `latest` of checkpoints.
 Result<void> check_no_checkpoints(const Options& options, const fs::path& directory) {
+  const auto names = bounded<std::vector<std::string>>(
+      options, directory, [files = options.files, directory] { return files->list(directory); });
+  if (!names && names.error().code() == ErrorCode::not_found) return ok();
+  PENSTOCK_TRY(names);
+  if (std::find(names->begin(), names->end(), "latest") == names->end()) return ok();
   const auto found =
       CheckpointDirectory({.files = options.files, .directory = directory, .deadline = options.deadline})
           .find(operation);
-  bool has_checkpoints = found && *found != directory;
-  if (!found && found.error().code() == ErrorCode::not_found) {  // of `latest`, or what it names
-    const auto names = bounded<std::vector<std::string>>(
-        options, directory, [files = options.files, directory] { return files->list(directory); });
-    if (!names && names.error().code() != ErrorCode::not_found) return names.error();
-    has_checkpoints = names && std::find(names->begin(), names->end(), "latest") != names->end();
-  }
-  if (!has_checkpoints) return ok();
+  const ErrorCode code = found ? ErrorCode() : found.error().code();
+  if (!found && code != ErrorCode::not_found && code != ErrorCode::invalid_argument) return found.error();
+  const bool has_checkpoint = std::any_of(
+      names->begin(), names->end(), [](const std::string& name) { return name.starts_with("global_step"); });
+  // A text that names no checkpoint may be the user's.
+  if (code == ErrorCode::invalid_argument && !has_checkpoint) return ok();
   return Error::invalid_argument(operation)
       .object(directory.string())
       .reason("it has checkpoints, of which one is named by the file \"latest\"")
@@ -207,10 +210,6 @@ Result<void> check_one_run(const Options& options, const std::vector<Manifest>& 
   return ok();
 }
 
-bool is_older(const Manifest& a, const Manifest& b) {
-  return a.generation < b.generation;
-}
-
 /// An incomplete commit may refer to files that are gone. Errors: not_found, truncated.
 Result<void> check_files_of_any(const Options& options, const std::vector<Manifest>& manifests) {
   Result<void> checked = ok();
@@ -283,8 +282,10 @@ Result<std::map<std::uint32_t, std::vector<Manifest>>> committed_manifests(const
   }
   PENSTOCK_TRY(check_marks(options, ids, manifests));
   for (auto& [engine, of_engine] : manifests) {
-    const Manifest newest = *std::max_element(of_engine.begin(), of_engine.end(), is_older);
-    std::erase_if(of_engine, [&](const Manifest& one) { return is_superseded(one, newest); });
+    const std::vector<Manifest> all = of_engine;
+    std::erase_if(of_engine, [&](const Manifest& one) {
+      return std::any_of(all.begin(), all.end(), [&](const Manifest& by) { return is_superseded(one, by); });
+    });
     PENSTOCK_TRY(check_one_run(options, of_engine));
     PENSTOCK_TRY(check_files_of_any(options, of_engine));
   }

@@ -40,8 +40,7 @@ struct MissingPart {
   std::uint64_t generation = 0;
   std::uint32_t ranks = 0, rank = 0;
 };
-/// Of the newest commit that lacks one. A run that is killed leaves one of generation 1, or beside an older whole one;
-/// else a part was lost.
+/// Of the newest commit that lacks one. A run that is killed leaves one; else a part was lost.
 [[nodiscard]] std::optional<MissingPart> newest_missing_part(std::span<const FoundManifest> found);
 
 }  // namespace penstock::zero

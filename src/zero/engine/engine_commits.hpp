@@ -44,7 +44,7 @@ class EngineCommits {
   Result<void> open();
   /// Makes the run, which has no commit yet, the one that a checkpoint is of, or a new one.
   void adopt(const std::optional<RankDirectory::Run>& run) {
-    if (run || superseded_.empty()) run_ = run;  // manifests of one run only may be there
+    if (failed_ == 0) run_ = run;  // else manifests of the run may be there, on some ranks
   }
   /// Whether the run can be continued.
   [[nodiscard]] const std::optional<FoundManifest>& last() const { return last_; }
