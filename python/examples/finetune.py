@@ -28,7 +28,7 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--output", required=True, help="where checkpoints are kept")
     arguments.add_argument("--path", required=True, help="a directory on the drive that has the states")
-    arguments.add_argument("--budget", type=int, default=64 << 20, help="bytes of host memory for states")
+    arguments.add_argument("--budget", type=int, default=16 << 20, help="bytes of host memory for states")
     arguments.add_argument("--steps", type=int, default=20)
     arguments.add_argument("--stop-after", type=int, help="end early, as if interrupted")
     options = arguments.parse_args()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import numbers
 import os
+import threading
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from .. import Path, Runtime, Workers, state_bytes
-from ..errors import BudgetTooSmall, InvalidArgument, Unsupported
+from ..errors import BudgetTooSmall, FailedState, InvalidArgument, NotFound, Unsupported
 from .offloaded_states import OffloadedStates, Staging, format_of, is_on_host, local_of, refuse
 from .saved_states import Saved, fill_state_dict, restore, wrap_state_dict
 
@@ -30,7 +32,7 @@ class AdamW(torch.optim.Optimizer):
     params, lr, betas, eps, weight_decay, maximize: as for torch.optim.AdamW. lr may be a tensor of one element.
     path: a directory on a drive, a penstock.Path, or a sequence of those, one a drive. None: states are in memory.
     budget: bytes of host memory for states. None: what all of them take; with a path, what small parameters take and 256
-        MiB beside.
+        MiB beside. States that fit are not on disk; else two tiles must fit beside small parameters.
     state_format: how states are stored, see docs/optimizer.md: "auto" is "moments" for float32, "split" for bfloat16 and
         "fp32" for float16. A dictionary gives formats by dtype.
     threads: of the update. None: torch.get_num_threads().
@@ -40,23 +42,28 @@ class AdamW(torch.optim.Optimizer):
 
     States are made at the first step. Raises InvalidArgument, naming the parameter, for what cannot be updated: other
     types than float32, bfloat16 and float16, memory that is not contiguous, sparse gradients, a parameter whose shape or
-    type has changed. When step() raises, for example NoSpace, calling it again with the same gradients completes the
+    type has changed. A weight that was changed in place or replaced since the last step is taken as it is; changes through
+    p.data[…] or p.data.copy_() are not seen. When step() raises, for example NoSpace, calling it again with the same gradients completes the
     step. One thread at a time calls it.
     """
 
     def __init__(self, params, lr: float | torch.Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 1e-2, *, maximize: bool = False,
+                 eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False,
+                 foreach: bool | None = None, capturable: bool = False, differentiable: bool = False,
+                 fused: bool | None = None,
                  path: str | os.PathLike | Path | Sequence[str | os.PathLike | Path] | None = None,
                  budget: int | None = None, state_format: str | dict[torch.dtype, str] = "auto",
                  update: str = "cpu", threads: int | None = None, tile_elements: int = 1 << 22,
                  update_in_backward: bool = False) -> None:
         if update != "cpu":
             refuse("updates run on the CPU", "update", wanted='"cpu"', got=repr(update), kind=Unsupported)
-        if budget is not None and budget <= 0:
-            refuse("it is out of its range", "budget", wanted="more than 0 bytes", got=str(budget))
-        if tile_elements < 1 << 14:
-            refuse("it is out of its range", "tile_elements", wanted=f"at least {1 << 14}", got=str(tile_elements))
-        self._paths = [path] if isinstance(path, (str, os.PathLike, Path)) else list(path or ())
+        for name, given in (("amsgrad", amsgrad), ("capturable", capturable), ("differentiable", differentiable)):
+            if given:
+                refuse("it is not supported", name, wanted="False", got=repr(given), kind=Unsupported)
+        _check_integer("budget", budget, 1, 1 << 60)
+        _check_integer("tile_elements", tile_elements, 1 << 14, 1 << 40)
+        _check_integer("threads", threads, 1, 1024)
+        self._paths = _checked_paths(path)
         self._budget = budget
         self._state_format = state_format
         self._tile_elements = tile_elements // 16384 * 16384  # whole blocks of every format
@@ -65,6 +72,9 @@ class AdamW(torch.optim.Optimizer):
         self._states: dict[torch.Tensor, OffloadedStates] = {}
         self._elements = 0  # of all parameters with states
         self._finished: set[torch.Tensor] = set()  # by a step that has failed
+        self._updated: set[torch.Tensor] = set()  # in backward, since the last step()
+        self._lock = threading.Lock()
+        self._is_closed = False
         self._staging: Staging | None = None
         self._updates_in_backward = update_in_backward
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
@@ -79,7 +89,7 @@ class AdamW(torch.optim.Optimizer):
         _hyperparameters(group)
         for one in [given] if isinstance(given, torch.Tensor) else given:
             parameter = one[1] if isinstance(one, tuple) else one
-            if isinstance(parameter, torch.Tensor):
+            if isinstance(parameter, torch.Tensor) and parameter.requires_grad:
                 format_of(parameter, self._state_format, _text_of(parameter, one[0] if isinstance(one, tuple) else ""))
         super().add_param_group(param_group)
         if not self._updates_in_backward:
@@ -97,22 +107,33 @@ class AdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            hyperparameters = _hyperparameters(group)
-            for parameter in group["params"]:
-                gradient = parameter.grad
-                if gradient is not None and parameter not in self._finished:
-                    self._update(parameter, gradient, hyperparameters)
-                    self._finished.add(parameter)
-        self._finished.clear()
-        for runtime in self._runtimes:
-            runtime.end_round()
+        if not self._lock.acquire(blocking=False):
+            refuse("another thread is in step()", "the optimizer", advice="call it from one thread at a time",
+                   kind=FailedState)
+        try:
+            for group in self.param_groups:
+                hyperparameters = _hyperparameters(group)
+                for parameter in group["params"]:
+                    gradient = parameter.grad
+                    if gradient is not None and parameter not in self._finished:
+                        self._update(parameter, gradient, hyperparameters)
+                        self._finished.add(parameter)
+            self._finished.clear()
+            self._updated.clear()
+            for runtime in self._runtimes:
+                runtime.end_round()
+        finally:
+            self._lock.release()
         return loss
 
     def state_dict(self) -> dict:
         """As torch.optim.AdamW's, which can load it: "step", "exp_avg" and "exp_avg_sq" of each parameter, in float32,
         and of 16-bit parameters "master". Of states on disk the values are in a file without a name, in the first
-        directory, which lives as long as the tensors: memory for one tile is enough."""
+        directory, which lives as long as the tensors: memory for one tile is enough, and the drive needs room for them.
+        Raises NoSpace, and FailedState while a step is half done."""
+        if self._finished or any(states.are_torn for states in self._states.values()):
+            refuse("a step has failed half-way", "the optimizer",
+                   advice="call step() again with the same gradients, or load_state_dict()", kind=FailedState)
         hook = self.register_state_dict_post_hook(fill_state_dict, prepend=True)
         try:
             return super().state_dict()
@@ -130,12 +151,18 @@ class AdamW(torch.optim.Optimizer):
 
     def __setstate__(self, state: dict) -> None:
         saved = {p: values for p, values in state["state"].items() if isinstance(values, Saved)}
+        for group in state["param_groups"]:
+            _hyperparameters(group)
         for parameter, values in saved.items():
+            format_of(parameter, self._state_format, self._text_of(parameter))
             values.check(parameter, self._text_of(parameter))
         super().__setstate__({**state, "state": type(state["state"])(dict)})
         self._finished.clear()
-        for parameter, states in self._states.items():
-            if parameter not in saved:
+        self._updated.clear()
+        for parameter, states in list(self._states.items()):
+            if not states.are_of(local_of(parameter)):
+                del self._states[parameter]  # made again for what the parameter is now
+            elif parameter not in saved:
                 states.reset()
         if saved:
             self._make_states()
@@ -161,11 +188,15 @@ class AdamW(torch.optim.Optimizer):
         return total
 
     def close(self) -> None:
-        """Frees the memory and the space on disk of the states. step() raises FailedState then."""
+        """Frees the memory and the space on disk of the states. step() raises FailedState then, and a backward updates
+        nothing."""
+        self._is_closed = True
         for runtime in self._runtimes:
             runtime.close()
 
     def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, hyperparameters: tuple) -> None:
+        if self._is_closed:
+            refuse("it was closed", "the optimizer", advice="make another one", kind=FailedState)
         states = self._states.get(parameter)
         if states is None:
             self._make_states()
@@ -202,15 +233,21 @@ class AdamW(torch.optim.Optimizer):
                 else:
                     on_disk += size
                     largest = max(largest, size)
+        if self._fits_memory(in_memory + on_disk):
+            in_memory, on_disk = in_memory + on_disk, 0
         budget = self._budget_for(in_memory, on_disk, largest)
         runtime = Runtime(budget, self._paths_for(on_disk, largest), lookahead=max(64 << 20, 2 * largest))
         made = {}
         for p in missing:
             made[p] = OffloadedStates(runtime, self._text_of(p), local_of(p), formats[p], tiles[p], self._elements,
-                                      self._is_in_memory(p), self._paths)
+                                      on_disk == 0 or self._is_in_memory(p), self._paths)
             self._elements += local_of(p).numel()
         self._runtimes.append(runtime)
         self._states.update(made)
+
+    def _fits_memory(self, total: int) -> bool:
+        """Whether the drive is not needed."""
+        return total <= (_budget_beside_disk if self._budget is None else self._budget) and not self._runtimes
 
     def _is_in_memory(self, parameter: torch.Tensor) -> bool:
         return not self._paths or local_of(parameter).numel() <= _small_elements
@@ -222,7 +259,7 @@ class AdamW(torch.optim.Optimizer):
         if self._budget >= needed:
             return self._budget
         refuse("it is too small for the states", "budget", wanted=f"at least {needed} bytes", got=str(self._budget),
-               advice="raise it, or lower tile_elements" if self._paths else "raise it, or name a path for the states",
+               advice="raise it, or lower tile_elements: two tiles must fit beside small parameters" if self._paths else "raise it, or name a path for the states",
                kind=BudgetTooSmall)
 
     def _paths_for(self, on_disk: int, largest: int) -> list[Path]:
@@ -240,10 +277,47 @@ class AdamW(torch.optim.Optimizer):
 
 @torch.no_grad()
 def _update_and_free(optimizer: AdamW | None, parameter: torch.Tensor, group: dict) -> None:
-    if optimizer is None:
+    if optimizer is None or optimizer._is_closed:
         return
+    if parameter in optimizer._updated:
+        refuse("its gradient has come twice before step()", optimizer._text_of(parameter),
+               advice="update_in_backward takes one backward a step: call step() after each", kind=FailedState)
+    if not hasattr(parameter, "to_local") and torch.distributed.is_available() and torch.distributed.is_initialized() \
+            and torch.distributed.get_world_size() > 1:
+        refuse("gradients are averaged between ranks after the backward has updated their parameters",
+               "update_in_backward", wanted="one process, or FSDP2", advice="leave it out; DDP needs the whole gradient",
+               kind=Unsupported)
+    optimizer._updated.add(parameter)
     optimizer._update(parameter, parameter.grad, _hyperparameters(group))
     parameter.grad = None
+
+
+def _check_integer(name: str, given: int | None, least: int, most: int) -> None:
+    if given is None or (isinstance(given, numbers.Integral) and not isinstance(given, bool) and least <= given <= most):
+        return
+    refuse("it is out of its range", name, wanted=f"an integer, {least} to {most}", got=repr(given))
+
+
+def _checked_paths(given) -> list:
+    """Absolute names, and the Paths that the caller has made."""
+    if given is None:
+        return []
+    if not isinstance(given, (str, os.PathLike, Path, Sequence)) or isinstance(given, bytes):
+        refuse("it names no directory", "path", wanted="a directory, a penstock.Path, or several", got=repr(given))
+    paths = [given] if isinstance(given, (str, os.PathLike, Path)) else list(given)
+    if not paths:
+        refuse("it names no directory", "path", wanted="None, for states in memory, or a directory", got=repr(given))
+    checked = []
+    for path in paths:
+        if isinstance(path, Path):
+            checked.append(path)
+            continue
+        name = os.path.abspath(path) if isinstance(path, (str, os.PathLike)) and os.fspath(path) else ""
+        if not name or "\0" in os.fspath(name) or not os.path.isdir(name):
+            refuse("there is no such directory", name or repr(path), wanted="a directory that exists", got=repr(path),
+                   advice="make it, or name another one as path", kind=NotFound)
+        checked.append(name)
+    return checked
 
 
 def _text_of(parameter: torch.Tensor, name: str) -> str:
@@ -252,13 +326,26 @@ def _text_of(parameter: torch.Tensor, name: str) -> str:
 
 def _hyperparameters(group: dict) -> tuple[float, float, float, float, float, float]:
     """Learning rate, betas, epsilon, decay, and the factor of gradients."""
-    lr, (beta1, beta2), epsilon, decay = float(group["lr"]), group["betas"], group["eps"], group["weight_decay"]
-    for name, value, wanted, is_good in (("lr", lr, "0 or more", 0 <= lr < math.inf),
-                                         ("betas", (beta1, beta2), "in [0, 1)", 0 <= beta1 < 1 and 0 <= beta2 < 1),
-                                         ("eps", epsilon, "0 or more", 0 <= epsilon < math.inf),
-                                         ("weight_decay", decay, "0 or more", 0 <= decay < math.inf)):
-        if not is_good:
-            refuse("it is out of its range", name, wanted=wanted, got=str(value))
+    values = {}
+    for name, wanted, is_good in (("lr", "a finite number, 0 or more", lambda value: 0 <= value < math.inf),
+                                  ("eps", "a finite number, 0 or more", lambda value: 0 <= value < math.inf),
+                                  ("weight_decay", "a finite number, 0 or more", lambda value: 0 <= value < math.inf),
+                                  ("beta1", "in [0, 1)", lambda value: 0 <= value < 1),
+                                  ("beta2", "in [0, 1)", lambda value: 0 <= value < 1)):
+        given = group.get(name) if not name.startswith("beta") else _beta_of(group, int(name[-1]) - 1)
+        is_number = isinstance(given, (numbers.Real, torch.Tensor)) and not isinstance(given, bool)
+        if not is_number or not is_good(float(given)):
+            refuse("it is out of its range", "betas" if name.startswith("beta") else name, wanted=wanted, got=repr(given))
+        values[name] = float(given)
+    if group.get("decoupled_weight_decay") is False and values["weight_decay"] > 0:
+        refuse("the decay of these groups is that of Adam, not of AdamW", "decoupled_weight_decay", wanted="True",
+               got="False", kind=Unsupported)
     if group.get("amsgrad"):
         refuse("amsgrad is not supported", "amsgrad", wanted="False", got="True", kind=Unsupported)
-    return lr, float(beta1), float(beta2), epsilon, decay, -1.0 if group["maximize"] else 1.0
+    return (values["lr"], values["beta1"], values["beta2"], values["eps"], values["weight_decay"],
+            -1.0 if group.get("maximize") else 1.0)
+
+
+def _beta_of(group: dict, index: int):
+    betas = group.get("betas")
+    return betas[index] if isinstance(betas, (tuple, list)) and len(betas) == 2 else None

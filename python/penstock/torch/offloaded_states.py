@@ -33,6 +33,10 @@ def is_on_host(tensor: torch.Tensor) -> bool:
 
 def format_of(parameter: torch.Tensor, given: str | dict[torch.dtype, str], name: str) -> str:
     """The state format of the parameter. Raises InvalidArgument for a parameter that cannot be updated."""
+    if isinstance(given, dict) and not all(isinstance(dtype, torch.dtype) for dtype in given):
+        refuse("its keys are no dtypes", "state_format", wanted="{torch.bfloat16: \"split_q8\"}", got=str(given))
+    if parameter.layout != torch.strided:
+        refuse("it is sparse", name, wanted="a dense parameter", got=str(parameter.layout))
     if parameter.dtype not in _dtypes:
         refuse("its type is not supported", name, wanted="float32, bfloat16 or float16", got=str(parameter.dtype))
     if parameter.device.type == "meta":
@@ -62,6 +66,7 @@ class OffloadedStates:
         self.completed = 0  # steps
         self.paths = [] if in_memory else paths
         self._shape, self._dtype = parameter.shape, parameter.dtype
+        self._seen = None  # of the parameter after the last update
         self.tiles = []
         for elements in tiles:
             self.tiles.append(TileState(runtime, name, elements, _dtypes[parameter.dtype], format, first_element,
@@ -73,12 +78,24 @@ class OffloadedStates:
         """Whether the states have more of the master than the parameter."""
         return self.format not in ("moments", "moments_bf16") and self._dtype != torch.float32
 
-    def check(self, parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-        """The gradient, contiguous and of a type that an update takes. Raises InvalidArgument."""
-        if parameter.shape != self._shape or parameter.dtype != self._dtype:
+    def are_of(self, parameter: torch.Tensor) -> bool:
+        return parameter.shape == self._shape and parameter.dtype == self._dtype
+
+    @property
+    def are_torn(self) -> bool:
+        """Whether some tiles have made a step that others have not."""
+        return len({tile.completed for tile in self.tiles}) > 1
+
+    def check_parameter(self, parameter: torch.Tensor) -> None:
+        """Raises InvalidArgument."""
+        if not self.are_of(parameter):
             refuse("the parameter is not the one that its states were made for", self.name,
                    wanted=f"shape {tuple(self._shape)}, {self._dtype}", got=f"{tuple(parameter.shape)}, {parameter.dtype}",
-                   advice="make another optimizer")
+                   advice="load_state_dict() makes its states again; or make another optimizer")
+
+    def check(self, parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        """The gradient, contiguous and of a type that an update takes. Raises InvalidArgument."""
+        self.check_parameter(parameter)
         if not parameter.is_contiguous():
             refuse("its memory is not contiguous", self.name, got=f"strides {parameter.stride()}",
                    advice="p.data = p.data.contiguous()")
@@ -98,6 +115,7 @@ class OffloadedStates:
              workers: Workers) -> int | None:
         """Updates a parameter on the host. Returns an element near one that is not finite now."""
         number = self.completed + 1
+        self.take_over(parameter, workers)
         address, gradient_address = parameter.data_ptr(), gradient.data_ptr()
         size, gradient_size = parameter.element_size(), gradient.element_size()
         gradient_dtype = _dtypes[gradient.dtype]
@@ -109,7 +127,32 @@ class OffloadedStates:
                 non_finite = first + found
             first += tile.elements
         self.completed = number
+        self.remember(parameter)
         return non_finite
+
+    def remember(self, parameter: torch.Tensor) -> None:
+        """Notes the parameter as it is: an update writes it where PyTorch does not count."""
+        self._seen = (parameter.data_ptr(), parameter._version)
+
+    def take_over(self, parameter: torch.Tensor, workers: Workers) -> None:
+        """Makes masters of their own of the parameter again, if it has changed since the last update: a part of the old
+        master does not fit another value."""
+        if not self.has_master or self.completed == 0 or self.are_torn:
+            return
+        if self._seen == (parameter.data_ptr(), parameter._version):
+            return
+        flat, first = parameter.view(-1), 0
+        for tile in self.tiles:
+            part = flat[first:first + tile.elements]
+            on_host = part if is_on_host(part) else part.cpu()
+            moments = [torch.empty(tile.elements, dtype=torch.float32) for _ in range(2)]
+            for kind, values in zip(("first_moment", "second_moment"), moments):
+                tile.read(kind, on_host.data_ptr(), values.data_ptr())
+            master = on_host.to(torch.float32, copy=True)
+            tile.restore(on_host.data_ptr(), master.data_ptr(), moments[0].data_ptr(), moments[1].data_ptr(),
+                         tile.completed, workers)
+            first += tile.elements
+        self.remember(parameter)
 
     def reset(self) -> None:
         """Makes them as they were before the first step."""
@@ -128,6 +171,7 @@ class Staging:
     def step(self, states: OffloadedStates, parameter: torch.Tensor, gradient: torch.Tensor, hyperparameters: tuple,
              workers: Workers) -> int | None:
         number = states.completed + 1
+        states.take_over(parameter, workers)
         flat, flat_gradient = parameter.view(-1), gradient.view(-1)
         gradient_dtype = _dtypes[gradient.dtype]
         first, non_finite = 0, None
@@ -144,4 +188,5 @@ class Staging:
                 non_finite = first + found
             first += tile.elements
         states.completed = number
+        states.remember(parameter)
         return non_finite

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import tempfile
 
 import torch
 
-from .. import Path, Workers
+from .. import NoSpace, Path, Workers
 from .offloaded_states import OffloadedStates, is_on_host, local_of, refuse
 
 _names = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq", "master": "master"}
@@ -19,12 +20,18 @@ class Saved:
     this object it takes none."""
 
     def __init__(self, values: dict) -> None:
-        self.step = int(values.get("step", 0))
+        self._given_step = values.get("step")
         self.tensors = {name: values[name] for name in _names.values() if name in values}
         self.has_amsgrad = "max_exp_avg_sq" in values
 
     def check(self, parameter: torch.Tensor, name: str) -> None:
-        """Raises InvalidArgument for states that are not of the parameter."""
+        """Raises InvalidArgument for states that are not of the parameter, or are no states of AdamW."""
+        try:
+            number = float(self._given_step)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not 0 <= number < 2**53 or number != int(number) or isinstance(self._given_step, str):
+            refuse("its number of steps is none", name, wanted="an integer, 0 or more", got=repr(self._given_step))
         if self.has_amsgrad:
             refuse("its states are of amsgrad, which is not supported", name, got="max_exp_avg_sq")
         for key in ("exp_avg", "exp_avg_sq"):
@@ -32,13 +39,38 @@ class Saved:
                 refuse("its states lack a moment", name, wanted=key, got=", ".join(self.tensors) or "none",
                        advice="load states of AdamW or Adam")
         for key, tensor in self.tensors.items():
-            if not isinstance(tensor, torch.Tensor) or tensor.shape != parameter.shape:
+            if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.device.type == "meta":
+                refuse(f"{key} in the state dictionary is no dense tensor with values", name, got=type(tensor).__name__)
+            if not tensor.is_floating_point():
+                refuse(f"{key} in the state dictionary has another type", name, wanted="floating point",
+                       got=str(tensor.dtype))
+            if tensor.shape != parameter.shape:
                 refuse(f"{key} in the state dictionary has another shape", name, wanted=str(tuple(parameter.shape)),
-                       got=str(tuple(getattr(tensor, "shape", ()))), advice="load the states of the same model")
+                       got=str(tuple(tensor.shape)), advice="load the states of the same model")
+            self._check_values(key, local_of(tensor.detach()), name)
+
+    @property
+    def step(self) -> int:
+        return int(float(self._given_step))
+
+    @staticmethod
+    def _check_values(key: str, tensor: torch.Tensor, name: str) -> None:
+        lowest = 0.0 if key == "exp_avg_sq" else -math.inf
+        for part in tensor.reshape(-1).split(1 << 22):
+            smallest, largest = (value.item() for value in torch.aminmax(part)) if part.numel() else (0.0, 0.0)
+            if math.isfinite(smallest) and math.isfinite(largest) and smallest >= lowest:
+                continue
+            refuse(f"{key} in the state dictionary has a value that it cannot have", name,
+                   wanted="finite numbers" + (", 0 or more" if key == "exp_avg_sq" else ""),
+                   got=f"{smallest:g} to {largest:g}", advice="load an earlier checkpoint")
 
 
 def wrap_state_dict(_, state_dict: dict) -> dict:
     """A hook before Optimizer.load_state_dict()."""
+    for key in ("state", "param_groups"):
+        if key not in state_dict:
+            refuse(f"it has no {key}", "the state dictionary", wanted="what state_dict() returns",
+                   got=", ".join(map(str, state_dict)) or "nothing")
     state = {key: Saved(values) if isinstance(values, dict) else values for key, values in state_dict["state"].items()}
     return {**state_dict, "state": state}
 
@@ -61,6 +93,7 @@ def restore(saved: Saved, parameter: torch.Tensor, states: OffloadedStates, work
             flat[part].copy_(on_host)
         first += tile.elements
     states.completed = saved.step
+    states.remember(local)
 
 
 def fill_state_dict(optimizer, state_dict: dict) -> None:
@@ -71,6 +104,7 @@ def fill_state_dict(optimizer, state_dict: dict) -> None:
     for index, values in list(state_dict["state"].items()):
         parameter = parameters[index]
         states = optimizer._states[parameter]
+        states.check_parameter(local_of(parameter))
         filled = {"step": values["step"].clone()}
         kinds = ("first_moment", "second_moment") + (("master",) if states.has_master else ())
         for kind in kinds:
@@ -103,5 +137,12 @@ def _new_values(elements: int, paths: list) -> torch.Tensor:
         return torch.empty(elements, dtype=torch.float32)
     directory = paths[0].directory if isinstance(paths[0], Path) else paths[0]
     with tempfile.TemporaryFile(dir=directory) as file:
-        os.posix_fallocate(file.fileno(), 0, 4 * elements)
+        try:
+            os.posix_fallocate(file.fileno(), 0, 4 * elements)
+        except OSError as error:
+            free = os.statvfs(directory)
+            refuse("the values of a state dictionary do not fit the drive", str(directory),
+                   wanted=f"{4 * elements} bytes", got=f"{free.f_bavail * free.f_frsize} ({error.strerror})",
+                   advice="free space there; the values of states on disk are in files without a name until the "
+                          "dictionary is deleted", kind=NoSpace)
         return torch.frombuffer(mmap.mmap(file.fileno(), 4 * elements), dtype=torch.float32)
