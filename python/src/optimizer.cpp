@@ -81,14 +81,8 @@ class Tile {
     const auto own_workers = get(workers, function);
     const Elements gradients = Elements::of(gradient, Use::read, function, "gradient");
     check_count(gradients, function, "gradient");
-    const penstock_hyperparameters hyperparameters{.size = sizeof(hyperparameters),
-                                                   .learning_rate = learning_rate,
-                                                   .beta1 = beta1,
-                                                   .beta2 = beta2,
-                                                   .epsilon = epsilon,
-                                                   .weight_decay = weight_decay,
-                                                   .decoupled_decay = decoupled_decay ? 1 : 0,
-                                                   .bias_correction = bias_correction ? 1 : 0};
+    const penstock_hyperparameters hyperparameters = hyperparameters_of(
+        learning_rate, beta1, beta2, epsilon, weight_decay, decoupled_decay, bias_correction);
     penstock_tile tile = tile_;
     tile.gradient = gradients.memory.data();
     tile.gradient_dtype = gradients.dtype;
@@ -162,14 +156,8 @@ std::optional<std::int64_t> adam_step(std::uintptr_t parameter, std::uintptr_t g
       .parameter_dtype = number_of(dtype, dtypes, function, "dtype"),
       .gradient_dtype = number_of(gradient_dtype, dtypes, function, "gradient_dtype"),
       .moment_dtype = number_of(moment_dtype, dtypes, function, "moment_dtype")};
-  const penstock_hyperparameters hyperparameters{.size = sizeof(hyperparameters),
-                                                 .learning_rate = learning_rate,
-                                                 .beta1 = beta1,
-                                                 .beta2 = beta2,
-                                                 .epsilon = epsilon,
-                                                 .weight_decay = weight_decay,
-                                                 .decoupled_decay = decoupled_decay ? 1 : 0,
-                                                 .bias_correction = bias_correction ? 1 : 0};
+  const penstock_hyperparameters hyperparameters = hyperparameters_of(
+      learning_rate, beta1, beta2, epsilon, weight_decay, decoupled_decay, bias_correction);
   penstock_update_outcome outcome{.size = sizeof(outcome), .non_finite_element = -1};
   run([&] { return penstock_adam_step(&arrays, &hyperparameters, number, 1, threads.get(), &outcome); });
   if (outcome.non_finite_element < 0) return std::nullopt;

@@ -27,6 +27,19 @@ inline const Choices state_kinds{{"master", PENSTOCK_MASTER},
 inline const Choices dtypes{
     {"float32", PENSTOCK_FP32}, {"bfloat16", PENSTOCK_BF16}, {"float16", PENSTOCK_FP16}};
 
+inline penstock_hyperparameters hyperparameters_of(float learning_rate, float beta1, float beta2,
+                                                   float epsilon, float weight_decay, bool decoupled_decay,
+                                                   bool bias_correction) {
+  return {.size = sizeof(penstock_hyperparameters),
+          .learning_rate = learning_rate,
+          .beta1 = beta1,
+          .beta2 = beta2,
+          .epsilon = epsilon,
+          .weight_decay = weight_decay,
+          .decoupled_decay = decoupled_decay ? 1 : 0,
+          .bias_correction = bias_correction ? 1 : 0};
+}
+
 /// penstock.Workers.
 class Workers {
  public:

@@ -48,14 +48,8 @@ class TileState {
     constexpr const char* function = "TileState.step";
     if (number == completed_) return std::nullopt;
     const auto threads = get(workers, function);
-    const penstock_hyperparameters hyperparameters{.size = sizeof(hyperparameters),
-                                                   .learning_rate = learning_rate,
-                                                   .beta1 = beta1,
-                                                   .beta2 = beta2,
-                                                   .epsilon = epsilon,
-                                                   .weight_decay = weight_decay,
-                                                   .decoupled_decay = 1,
-                                                   .bias_correction = 1};
+    const penstock_hyperparameters hyperparameters =
+        hyperparameters_of(learning_rate, beta1, beta2, epsilon, weight_decay, true, true);
     penstock_tile tile = tile_;
     tile.gradient = reinterpret_cast<const void*>(gradient);
     tile.gradient_dtype = number_of(gradient_dtype, dtypes, function, "gradient_dtype");

@@ -163,9 +163,11 @@ TEST(CProcessGroup, GathersAsMuchAsItsHeaderSays) {
 
 TEST(CProcessGroup, TellsWhoHasEnded) {
   run_ranks(3, [](std::uint32_t rank, const Group& group) {
-    if (rank == 1) ::_exit(0);
     char mine = 'x';
     std::array<char, 3> all{};
+    const OwnedError joined(penstock_process_group_gather(group.get(), "all are here", &mine, 1, all.data()));
+    if (joined) return 2;
+    if (rank == 1) ::_exit(0);
     const OwnedError error(penstock_process_group_gather(group.get(), "a letter", &mine, 1, all.data()));
     const std::string message = penstock_error_message(error.get());
     return penstock_error_code(error.get()) == PENSTOCK_PEER_FAILED &&
