@@ -1,6 +1,7 @@
 // The C interface between processes: after a fork, and in groups.
 #include "c_handles.hpp"
 #include "kit/free_port.hpp"
+#include "kit/sanitizer.hpp"
 #include "kit/scratch_directory.hpp"
 
 #include <penstock/penstock.h>
@@ -51,6 +52,8 @@ bool is_refused(penstock_error* returned) {
 }
 
 TEST(CFork, RefusesHandlesOfTheOtherProcess) {
+  if (test::any_sanitizer)
+    GTEST_SKIP() << "a sanitizer's allocator may be locked by another thread at the fork";
   const ScratchDirectory scratch;
   const std::string directory = scratch.path().string(), file = directory + "/file";
   const penstock_files_options files_options{.size = sizeof(files_options), .threads = 2};
