@@ -42,9 +42,9 @@ class AdamW(torch.optim.Optimizer):
 
     States are made at the first step. Raises InvalidArgument, naming the parameter, for what cannot be updated: other
     types than float32, bfloat16 and float16, memory that is not contiguous, sparse gradients, a parameter whose shape or
-    type has changed. A weight that was changed in place or replaced since the last step is taken as it is; changes through
-    p.data[…] or p.data.copy_() are not seen. When step() raises, for example NoSpace, calling it again with the same gradients completes the
-    step. One thread at a time calls it.
+    type has changed. A weight that was changed in place or replaced since the last step is taken as it is; changes
+    through p.data[…] or p.data.copy_() are not seen. When step() raises, for example NoSpace, calling it again with the
+    same gradients completes the step. One thread at a time calls it.
     """
 
     def __init__(self, params, lr: float | torch.Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
@@ -94,11 +94,11 @@ class AdamW(torch.optim.Optimizer):
         super().add_param_group(param_group)
         if not self._updates_in_backward:
             return
-        added = self.param_groups[-1]
+        number = len(self.param_groups) - 1  # load_state_dict() makes the groups again
         itself = weakref.ref(self)  # parameters may outlive it
-        for parameter in added["params"]:
+        for parameter in self.param_groups[number]["params"]:
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(lambda one: _update_and_free(itself(), one, added))
+                parameter.register_post_accumulate_grad_hook(lambda one: _update_and_free(itself(), one, number))
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -276,7 +276,7 @@ class AdamW(torch.optim.Optimizer):
 
 
 @torch.no_grad()
-def _update_and_free(optimizer: AdamW | None, parameter: torch.Tensor, group: dict) -> None:
+def _update_and_free(optimizer: AdamW | None, parameter: torch.Tensor, group: int) -> None:
     if optimizer is None or optimizer._is_closed:
         return
     if parameter in optimizer._updated:
@@ -288,7 +288,7 @@ def _update_and_free(optimizer: AdamW | None, parameter: torch.Tensor, group: di
                "update_in_backward", wanted="one process, or FSDP2", advice="leave it out; DDP needs the whole gradient",
                kind=Unsupported)
     optimizer._updated.add(parameter)
-    optimizer._update(parameter, parameter.grad, _hyperparameters(group))
+    optimizer._update(parameter, parameter.grad, _hyperparameters(optimizer.param_groups[group]))
     parameter.grad = None
 
 

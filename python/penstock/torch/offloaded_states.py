@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from .. import Runtime, Workers
@@ -78,6 +80,13 @@ class OffloadedStates:
         """Whether the states have more of the master than the parameter."""
         return self.format not in ("moments", "moments_bf16") and self._dtype != torch.float32
 
+    def parts(self) -> Iterator[tuple[TileState, slice]]:
+        """Each tile, and its elements of the flat parameter."""
+        first = 0
+        for tile in self.tiles:
+            yield tile, slice(first, first + tile.elements)
+            first += tile.elements
+
     def are_of(self, parameter: torch.Tensor) -> bool:
         return parameter.shape == self._shape and parameter.dtype == self._dtype
 
@@ -119,13 +128,12 @@ class OffloadedStates:
         address, gradient_address = parameter.data_ptr(), gradient.data_ptr()
         size, gradient_size = parameter.element_size(), gradient.element_size()
         gradient_dtype = _dtypes[gradient.dtype]
-        first, non_finite = 0, None
-        for tile in self.tiles:
-            found = tile.step(address + first * size, gradient_address + first * gradient_size, gradient_dtype, number,
-                              *hyperparameters, workers)
+        non_finite = None
+        for tile, part in self.parts():
+            found = tile.step(address + part.start * size, gradient_address + part.start * gradient_size, gradient_dtype,
+                              number, *hyperparameters, workers)
             if found is not None and non_finite is None:
-                non_finite = first + found
-            first += tile.elements
+                non_finite = part.start + found
         self.completed = number
         self.remember(parameter)
         return non_finite
@@ -141,17 +149,15 @@ class OffloadedStates:
             return
         if self._seen == (parameter.data_ptr(), parameter._version):
             return
-        flat, first = parameter.view(-1), 0
-        for tile in self.tiles:
-            part = flat[first:first + tile.elements]
-            on_host = part if is_on_host(part) else part.cpu()
+        flat = parameter.view(-1)
+        for tile, part in self.parts():
+            on_host = flat[part] if is_on_host(flat) else flat[part].cpu()
             moments = [torch.empty(tile.elements, dtype=torch.float32) for _ in range(2)]
             for kind, values in zip(("first_moment", "second_moment"), moments):
                 tile.read(kind, on_host.data_ptr(), values.data_ptr())
             master = on_host.to(torch.float32, copy=True)
             tile.restore(on_host.data_ptr(), master.data_ptr(), moments[0].data_ptr(), moments[1].data_ptr(),
                          tile.completed, workers)
-            first += tile.elements
         self.remember(parameter)
 
     def reset(self) -> None:
@@ -174,19 +180,17 @@ class Staging:
         states.take_over(parameter, workers)
         flat, flat_gradient = parameter.view(-1), gradient.view(-1)
         gradient_dtype = _dtypes[gradient.dtype]
-        first, non_finite = 0, None
-        for tile in states.tiles:
-            part = flat[first:first + tile.elements]
+        non_finite = None
+        for tile, part in states.parts():
             on_host = self._parameter.view(flat.dtype)[:tile.elements]
-            on_host.copy_(part)  # most formats have a part of the master only
+            on_host.copy_(flat[part])  # most formats have a part of the master only
             gradient_on_host = self._gradient.view(flat_gradient.dtype)[:tile.elements]
-            gradient_on_host.copy_(flat_gradient[first:first + tile.elements])
+            gradient_on_host.copy_(flat_gradient[part])
             found = tile.step(on_host.data_ptr(), gradient_on_host.data_ptr(), gradient_dtype, number, *hyperparameters,
                               workers)
-            part.copy_(on_host)
+            flat[part].copy_(on_host)
             if found is not None and non_finite is None:
-                non_finite = first + found
-            first += tile.elements
+                non_finite = part.start + found
         states.completed = number
         states.remember(parameter)
         return non_finite

@@ -82,16 +82,13 @@ def restore(saved: Saved, parameter: torch.Tensor, states: OffloadedStates, work
     sources = {name: local_of(tensor.detach()).reshape(-1) for name, tensor in saved.tensors.items()}
     if not states.has_master or "master" not in sources:
         sources["master"] = flat
-    first = 0
-    for tile in states.tiles:
-        part = slice(first, first + tile.elements)
+    for tile, part in states.parts():
         values = {name: tensor[part].to("cpu", torch.float32, copy=True) for name, tensor in sources.items()}
         on_host = flat[part] if is_on_host(flat) else flat[part].cpu()
         tile.restore(on_host.data_ptr(), values["master"].data_ptr(), values["exp_avg"].data_ptr(),
                      values["exp_avg_sq"].data_ptr(), saved.step, workers)
         if not is_on_host(flat):
             flat[part].copy_(on_host)
-        first += tile.elements
     states.completed = saved.step
     states.remember(local)
 
@@ -115,11 +112,9 @@ def fill_state_dict(optimizer, state_dict: dict) -> None:
 def _read(states: OffloadedStates, parameter: torch.Tensor, kind: str) -> torch.Tensor:
     flat = local_of(parameter.detach()).view(-1)
     values = _new_values(flat.numel(), states.paths)
-    first = 0
-    for tile in states.tiles:
-        part = flat[first:first + tile.elements].cpu()
-        tile.read(kind, part.data_ptr(), values[first:].data_ptr())
-        first += tile.elements
+    for tile, part in states.parts():
+        on_host = flat[part].cpu()
+        tile.read(kind, on_host.data_ptr(), values[part].data_ptr())
     return values
 
 

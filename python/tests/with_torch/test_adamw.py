@@ -178,6 +178,21 @@ def test_a_half_step_is_not_saved(place):
     assert optimizer.state_dict()["state"][0]["step"] == 2
 
 
+def test_updates_in_backward_have_the_rates_that_were_loaded():
+    model = make_model()
+    optimizer = penstock.torch.AdamW(model, lr=0.1, weight_decay=0, update_in_backward=True)
+    saved = optimizer.state_dict()
+    saved["param_groups"][0]["lr"] = 0.0
+    optimizer.load_state_dict(saved)
+    before = copy.deepcopy(model)
+    sum((parameter ** 2).sum() for parameter in model).backward()
+    assert_equal(model, before)
+    optimizer.step()
+    optimizer.param_groups[0]["lr"] = 0.1  # as a scheduler does
+    sum((parameter ** 2).sum() for parameter in model).backward()
+    assert not torch.equal(model[1], before[1])
+
+
 def test_updates_in_backward_take_one_backward_a_step():
     model = make_model()
     optimizer = penstock.torch.AdamW(model, update_in_backward=True)
