@@ -77,7 +77,7 @@ class Views {
   /// Errors: not_found, corrupted.
   [[nodiscard]] Result<void> check_newer(const std::optional<FoundManifest>& last) const {
     const std::uint64_t generation = last ? last->generation : 0;
-    const auto lost = was_complete(generation);
+    const auto lost = complete_after(generation);
     for (const FoundManifest& commit : newest_first()) {
       if (commit.generation < (lost ? lost->generation : generation + 1)) break;
       if (commits_.at(commit).size() == commit.ranks) return unreadable(commit);
@@ -135,7 +135,7 @@ class Views {
   }
   /// A commit after `generation` that was complete once, as a later one or the mark of a rank tells; the newest one of
   /// which a rank has nothing older, and else any.
-  [[nodiscard]] std::optional<FoundManifest> was_complete(std::uint64_t generation) const {
+  [[nodiscard]] std::optional<FoundManifest> complete_after(std::uint64_t generation) const {
     std::uint64_t complete = generation;  // the newest that is certain
     for (const auto& [commit, parts] : commits_) complete = std::max(complete, commit.before_generation);
     bool is_marked = false;  // a rank that has nothing older
