@@ -24,14 +24,19 @@ struct SplitMaster {
   static constexpr U16 tie = 0x8000;
   W parameter, remainder;
 
-  /// Rounds ties up in magnitude. Of a NaN only bits() is one; see storable().
+  /// Rounds ties up in magnitude. Of a NaN only bits_before_rounding() is one; see storable().
   PENSTOCK_ELEMENT explicit SplitMaster(U bits)
       : parameter(Lane::upper_words(bits)), remainder(Lane::lower_words(bits)) {
     parameter = parameter + (remainder >> 15);
   }
   PENSTOCK_ELEMENT SplitMaster(W upper, W lower) : parameter(upper), remainder(lower) {}
-  /// The bits of a master whose tie was rounded up.
+  /// The bits of a master whose tie was rounded up. No master is rounded to a zero with a negative remainder: then the
+  /// caller has set the parameter to zero, and the master is the subnormal number whose lower half is the remainder.
   [[nodiscard]] PENSTOCK_ELEMENT U bits() const {
+    return Lane::joined(parameter - Lane::smaller(remainder >> 15, parameter & W(U16{0x7fff})), remainder);
+  }
+  /// What was given to the first constructor, also a NaN whose rounding has carried into the sign.
+  [[nodiscard]] PENSTOCK_ELEMENT U bits_before_rounding() const {
     return Lane::joined(parameter - (remainder >> 15), remainder);
   }
 

@@ -193,7 +193,7 @@ class SplitMasters {
     for (unsigned long i = 0; i < count; ++i) {
       kernels::SplitMaster<ScalarLane> halves{parameter_[i], remainder_[i]};
       halves.round_up(signs.template load<ScalarLane>(i));
-      const U32 bits = halves.bits(), storable = kernels::storable(bits);
+      const U32 bits = halves.bits_before_rounding(), storable = kernels::storable(bits);
       if (storable == bits) continue;
       ScalarLane::store_words(parameter_ + i, ScalarLane::upper_words(storable));
       ScalarLane::store_words(remainder_ + i, ScalarLane::lower_words(storable));

@@ -139,6 +139,19 @@ def test_weights_that_are_changed_between_steps_stay_changed(dtype, format, on_h
     torch.testing.assert_close(model[0].float(), torch.full((1000,), 3.0), atol=0.05, rtol=0)
 
 
+@pytest.mark.parametrize("format", ["split", "split_bf16", "split_q8"])
+def test_weights_that_are_zeroed_unseen_are_near_zero(format):
+    """What is written through p.data does not count as a change: what is left of a master goes with the new weight."""
+    model = make_model(torch.bfloat16)
+    optimizer = penstock.torch.AdamW(model, lr=1e-3, weight_decay=0, state_format=format)
+    train(model, optimizer, range(2))
+    model[0].data[::2] = 0
+    model[0].data[1::4] = -0.0
+    set_gradients(model, 2)
+    optimizer.step()
+    assert model[0][::2].abs().max() < 0.01 and model[0][1::4].abs().max() < 0.01
+
+
 def test_states_that_fit_the_budget_are_not_on_disk(directory):
     model = make_model()
     optimizer = penstock.torch.AdamW(model, path=directory, budget=2 << 20)

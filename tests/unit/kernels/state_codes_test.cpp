@@ -56,6 +56,18 @@ TEST(SplitMaster, RoundsLikeBf16WithOneBitForTies) {
   }
 }
 
+// A caller sets weights to zero between steps, and the remainders are those of the masters before.
+TEST(SplitMaster, OfAParameterThatWasSetToZeroIsNearZero) {
+  for (U32 remainder = 0; remainder < 0x10000; ++remainder) {
+    for (const U32 zero : {0u, 0x8000u}) {
+      Master halves{zero, remainder};
+      ASSERT_EQ(halves.bits(), zero << 16 | remainder);
+      halves.round_up(1);
+      ASSERT_EQ(halves.bits(), zero << 16 | remainder);
+    }
+  }
+}
+
 TEST(SplitMaster, KeepsANaNThatIsStorable) {
   for (std::uint64_t bits = 0x7f800001u; bits < 0x80000000u; bits += 0x7f) {
     for (const U32 sign : {0u, sign_bit}) {
