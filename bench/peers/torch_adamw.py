@@ -1,7 +1,7 @@
 """penstock.torch.AdamW, torch's fused AdamW and DeepSpeed's engine step on one model, measured alternately.
 
 A Python with torch, deepspeed and the wheel of scripts/wheel; README.md says how to install the first two. Gradients are
-there when a step begins. Beside DeepSpeed, which clips, ours clip too (torch.nn.utils.clip_grad_norm_).
+there when a step begins. Beside DeepSpeed, which clips, ours clip too (max_grad_norm).
 """
 
 import argparse

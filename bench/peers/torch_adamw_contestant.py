@@ -18,8 +18,8 @@ def parameters_of(options):
     dtype = getattr(torch, options.dtype)
     for _ in range(options.layers):
         for shape in ((width, width), (width,)):
-            parameter = torch.nn.Parameter(torch.randn(shape).mul_(0.02).to(dtype))
-            parameter.grad = torch.randn(shape).mul_(1e-3).to(dtype)
+            parameter = torch.nn.Parameter(torch.empty(shape, dtype=dtype).normal_(std=0.02))
+            parameter.grad = torch.empty(shape, dtype=dtype).normal_(std=1e-3)
             yield parameter
 
 
@@ -30,7 +30,7 @@ def main():
     arguments.add_argument("--state-format", default="auto")
     arguments.add_argument("--path")
     arguments.add_argument("--budget", type=int)
-    arguments.add_argument("--clip", action="store_true", help="clip the gradients' norm within the step")
+    arguments.add_argument("--clip", action="store_true", help="clip the gradients' norm in the step, of penstock")
     arguments.add_argument("--layers", type=int, required=True)
     arguments.add_argument("--layer-parameters", type=int, required=True)
     arguments.add_argument("--threads", type=int, required=True)
@@ -43,13 +43,12 @@ def main():
         import penstock.torch
         path = tempfile.TemporaryDirectory(dir=options.path) if options.path else None
         optimizer = penstock.torch.AdamW(parameters, lr=1e-4, weight_decay=0.01, state_format=options.state_format,
-                                         path=path and path.name, budget=options.budget)
+                                         path=path and path.name, budget=options.budget,
+                                         max_grad_norm=1.0 if options.clip else None)
     optimizer.step()
 
     def measure():
         began = time.perf_counter()
-        if options.clip:
-            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         return {"step": time.perf_counter() - began, "resident_peak": resident_peak()}
 

@@ -164,6 +164,18 @@ std::optional<std::int64_t> adam_step(std::uintptr_t parameter, std::uintptr_t g
   return outcome.non_finite_element;
 }
 
+double square_sum(std::uintptr_t values, const std::string& dtype, std::uint64_t elements,
+                  const Workers* workers) {
+  constexpr const char* function = "square_sum";
+  const auto threads = get(workers, function);
+  const std::int32_t number = number_of(dtype, dtypes, function, "dtype");
+  double sum = 0;
+  run([&] {
+    return penstock_square_sum(reinterpret_cast<const void*>(values), number, elements, threads.get(), &sum);
+  });
+  return sum;
+}
+
 }  // namespace
 
 void bind_optimizer(nb::module_& module) {
@@ -181,6 +193,9 @@ void bind_optimizer(nb::module_& module) {
              nb::arg("bias_correction"), nb::arg("workers").none(),
              "One step of Adam on arrays at addresses in host memory. Returns the first element of a block "
              "with a value that is not finite now, or None.");
+  module.def("_square_sum", &square_sum, nb::arg("values"), nb::arg("dtype"), nb::arg("elements"),
+             nb::arg("workers").none(),
+             "The sum of the squares of elements at an address in host memory, in double precision.");
   nb::class_<Tile>(module, "Tile", R"(Elements that are updated together, in memory of the caller.
 
 state: state_bytes() bytes. parameter: float32, bfloat16 (in numpy: uint16) or float16. format: "fp32", "split",

@@ -4,6 +4,7 @@
 
 #include <penstock/cpu_adam/adam.hpp>
 #include <penstock/cpu_adam/optimizers.hpp>
+#include <penstock/cpu_adam/square_sum.hpp>
 #include <penstock/parallel/workers.hpp>
 
 #include <memory>
@@ -24,7 +25,7 @@ static_assert(PENSTOCK_ADAGRAD == static_cast<int>(cpu_adam::Optimizer::adagrad)
 static_assert(PENSTOCK_STATE_MOMENTS_BF16 == static_cast<int>(cpu_adam::StateFormat::moments_bf16));
 static_assert(PENSTOCK_SECOND_MOMENT == static_cast<int>(cpu_adam::StateKind::second_moment));
 
-Result<DType> dtype(const char* function, const char* argument, penstock_dtype number) {
+Result<DType> dtype_of(const char* function, const char* argument, penstock_dtype number) {
   return c::enumerator<DType>(function, argument, number, PENSTOCK_FP16 + 1);
 }
 Result<cpu_adam::StateFormat> format_of(const char* function, const char* argument,
@@ -48,8 +49,8 @@ Result<ByteCount> span_bytes(const char* function, const char* argument, const v
 Result<cpu_adam::OptimizerTile> read(const char* function, const penstock_tile* given) {
   PENSTOCK_TRY_ASSIGN(const auto from, c::read_struct(function, "tile", given));
   cpu_adam::OptimizerTile tile{.elements = ElementCount(from.elements), .first_element = from.first_element};
-  PENSTOCK_TRY_ASSIGN(tile.gradient_dtype, dtype(function, "tile.gradient_dtype", from.gradient_dtype));
-  PENSTOCK_TRY_ASSIGN(tile.parameter_dtype, dtype(function, "tile.parameter_dtype", from.parameter_dtype));
+  PENSTOCK_TRY_ASSIGN(tile.gradient_dtype, dtype_of(function, "tile.gradient_dtype", from.gradient_dtype));
+  PENSTOCK_TRY_ASSIGN(tile.parameter_dtype, dtype_of(function, "tile.parameter_dtype", from.parameter_dtype));
   PENSTOCK_TRY_ASSIGN(tile.format, format_of(function, "tile.format", from.format));
   PENSTOCK_TRY_ASSIGN(tile.optimizer, optimizer_of(function, "tile.optimizer", from.optimizer));
   PENSTOCK_TRY_ASSIGN(const ByteCount state, cpu_adam::tile_bytes(tile.layout(), tile.elements));
@@ -93,9 +94,10 @@ Result<cpu_adam::AdamArrays> read(const char* function, const penstock_adam_arra
   PENSTOCK_TRY_ASSIGN(const auto from, c::read_struct(function, "arrays", given));
   cpu_adam::AdamArrays arrays;
   PENSTOCK_TRY_ASSIGN(arrays.parameter_dtype,
-                      dtype(function, "arrays.parameter_dtype", from.parameter_dtype));
-  PENSTOCK_TRY_ASSIGN(arrays.gradient_dtype, dtype(function, "arrays.gradient_dtype", from.gradient_dtype));
-  PENSTOCK_TRY_ASSIGN(arrays.moment_dtype, dtype(function, "arrays.moment_dtype", from.moment_dtype));
+                      dtype_of(function, "arrays.parameter_dtype", from.parameter_dtype));
+  PENSTOCK_TRY_ASSIGN(arrays.gradient_dtype,
+                      dtype_of(function, "arrays.gradient_dtype", from.gradient_dtype));
+  PENSTOCK_TRY_ASSIGN(arrays.moment_dtype, dtype_of(function, "arrays.moment_dtype", from.moment_dtype));
   const auto bytes = [&](const char* name, const void* data, DType type) {
     return span_bytes(function, name, data, from.elements, type);
   };
@@ -163,7 +165,7 @@ penstock_error* penstock_tile_initialize(const penstock_tile* tile, const void* 
   const char* const function = __func__;
   return c::call(function, {{"tile", tile}}, [&]() -> Result<void> {
     PENSTOCK_TRY_ASSIGN(const auto to, read(function, tile));
-    PENSTOCK_TRY_ASSIGN(const DType type, dtype(function, "initial_dtype", initial_dtype));
+    PENSTOCK_TRY_ASSIGN(const DType type, dtype_of(function, "initial_dtype", initial_dtype));
     PENSTOCK_TRY_ASSIGN(const ByteCount bytes,
                         span_bytes(function, "initial", initial, to.elements.value(), type));
     PENSTOCK_TRY_ASSIGN(auto* const threads, threads_of(function, workers));
@@ -201,6 +203,19 @@ penstock_error* penstock_adam_step(const penstock_adam_arrays* arrays,
                         cpu_adam::adam_step_in_arrays(std::get<cpu_adam::AdamConfig>(config), step,
                                                       gradient_factor, to, {.workers = threads}));
     write(updated, outcome);
+    return ok();
+  });
+}
+
+penstock_error* penstock_square_sum(const void* values, penstock_dtype dtype, std::uint64_t elements,
+                                    penstock_workers* workers, double* sum) {
+  const char* const function = __func__;
+  return c::call(function, {{"sum", sum}}, [&]() -> Result<void> {
+    PENSTOCK_TRY_ASSIGN(const DType type, dtype_of(function, "dtype", dtype));
+    PENSTOCK_TRY_ASSIGN(const ByteCount bytes, span_bytes(function, "values", values, elements, type));
+    PENSTOCK_TRY_ASSIGN(auto* const threads, threads_of(function, workers));
+    PENSTOCK_TRY_ASSIGN(*sum,
+                        cpu_adam::square_sum({static_cast<const std::byte*>(values), bytes}, type, threads));
     return ok();
   });
 }

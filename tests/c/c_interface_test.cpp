@@ -98,6 +98,7 @@ TEST(CInterface, RefusesNull) {
   penstock_request* request = nullptr;
   penstock_lines* lines = nullptr;
   float value = 0;
+  double sum = 0;
   const std::vector<std::pair<const char*, std::function<penstock_error*()>>> calls = {
       {"options", [&] { return penstock_files_create(nullptr, &no_files); }},
       {"files", [&] { return penstock_files_create(&files_options, nullptr); }},
@@ -113,6 +114,8 @@ TEST(CInterface, RefusesNull) {
       {"bytes", [&] { return penstock_tile_state_bytes(0, 0, 1, nullptr); }},
       {"arrays", [&] { return penstock_adam_step(nullptr, &hyperparameters, 1, 1, nullptr, nullptr); }},
       {"hyperparameters", [&] { return penstock_adam_step(&arrays, nullptr, 1, 1, nullptr, nullptr); }},
+      {"sum", [&] { return penstock_square_sum(&value, 0, 1, nullptr, nullptr); }},
+      {"values", [&] { return penstock_square_sum(nullptr, 0, 1, nullptr, &sum); }},
       {"memory", [&] { return penstock_memory_create(1, 0, nullptr, &data); }},
       {"data", [&] { return penstock_memory_create(1, 0, &memory, nullptr); }},
       {"memory", [&] { return penstock_memory_notes(nullptr, &lines); }},

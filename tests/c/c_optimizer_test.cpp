@@ -3,6 +3,7 @@
 
 #include <penstock/penstock.h>
 #include <penstock/cpu_adam/adam.hpp>
+#include <penstock/cpu_adam/square_sum.hpp>
 
 #include <gtest/gtest.h>
 #include <algorithm>
@@ -135,6 +136,18 @@ TEST(CAdam, HasTheBitsOfTheCppLibraryOnArraysOfItsOwn) {
   bad.moment_dtype = 7;
   expect(penstock_adam_step(&bad, &hyperparameters, 3, 1, nullptr, nullptr), PENSTOCK_INVALID_ARGUMENT,
          "moment_dtype");
+}
+
+TEST(CSquareSum, IsThatOfTheCppLibrary) {
+  std::vector<float> gradient(20'000);
+  for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = static_cast<float>(i % 97);
+  const double expected = cpu_adam::square_sum(ConstHostSpan(std::span(gradient)), DType::fp32).value();
+  double sum = 0;
+  succeed(penstock_square_sum(gradient.data(), PENSTOCK_FP32, gradient.size(), nullptr, &sum));
+  EXPECT_EQ(sum, expected);
+  succeed(penstock_square_sum(nullptr, PENSTOCK_FP32, 0, nullptr, &sum));
+  EXPECT_EQ(sum, 0);
+  expect(penstock_square_sum(gradient.data(), 7, 1, nullptr, &sum), PENSTOCK_INVALID_ARGUMENT, "dtype");
 }
 
 TEST(CTile, NamesTheMemberThatIsWrong) {

@@ -108,6 +108,13 @@ PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_adam_step(
     const penstock_adam_arrays* arrays, const penstock_hyperparameters* hyperparameters, uint64_t step,
     float gradient_factor, penstock_workers* workers, penstock_update_outcome* outcome);
 
+/* The sum of the squares of `elements` values of a gradient; the norm is its root, and `gradient_factor` of an update
+ * clips by it. In double precision; the bits are equal for every number of threads, and are not finite exactly when a
+ * value is not. `workers` may be NULL. Errors: PENSTOCK_INVALID_ARGUMENT, for values that are not aligned. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_square_sum(const void* values, penstock_dtype dtype,
+                                                                     uint64_t elements,
+                                                                     penstock_workers* workers, double* sum);
+
 /* Writes elements [first, first + count) of one state to `values`, in fp32. Errors: PENSTOCK_INVALID_ARGUMENT, for
  * elements beyond the end, and for a state that the optimizer does not keep. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_tile_read(const penstock_tile* tile,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 import os
 import threading
 import warnings
@@ -13,13 +11,12 @@ from collections.abc import Sequence
 import torch
 
 from .. import Path, Runtime, Workers, state_bytes
-from ..errors import BudgetTooSmall, FailedState, InvalidArgument, NotFound, Unsupported
-from .offloaded_states import OffloadedStates, Staging, format_of, is_on_host, local_of, refuse
+from ..errors import FailedState, Unsupported
+from .arguments import check_integer, check_positive, checked_paths, hyperparameters_of, refuse
+from .gradient_norm import clip_factor, gradient_norm
+from .offloaded_states import OffloadedStates, Staging, format_of, is_on_host, local_of
+from .placement import place
 from .saved_states import Saved, fill_state_dict, restore, wrap_state_dict
-
-_small_elements = 1 << 16  # parameters of at most so many have their states in memory
-_alignment = 4096  # bytes, of a tensor in the runtime
-_budget_beside_disk = 256 << 20  # bytes
 
 
 class AdamW(torch.optim.Optimizer):
@@ -32,9 +29,12 @@ class AdamW(torch.optim.Optimizer):
     params, lr, betas, eps, weight_decay, maximize: as for torch.optim.AdamW. lr may be a tensor of one element.
     path: a directory on a drive, a penstock.Path, or a sequence of those, one a drive. None: states are in memory.
     budget: bytes of host memory for states. None: what all of them take; with a path, what small parameters take and 256
-        MiB beside. States that fit are not on disk; else two tiles must fit beside small parameters.
+        MiB beside. As many states as fit stay in memory; those on disk pass through 32 MiB a drive, four tiles or more,
+        and at least two. Parameters that are added later have memory of their own, as for None.
     state_format: how states are stored, see docs/optimizer.md: "auto" is "moments" for float32, "split" for bfloat16 and
         "fp32" for float16. A dictionary gives formats by dtype.
+    max_grad_norm: each step clips the norm of all gradients to it, as torch.nn.utils.clip_grad_norm_ does before one,
+        without writing them; `grad_norm` is the norm before. One that is not finite clips nothing.
     threads: of the update. None: torch.get_num_threads().
     tile_elements: large parameters are moved and updated in tiles of so many elements.
     update_in_backward: each parameter is updated as soon as its gradient is whole, which frees the gradient; step() then
@@ -53,17 +53,21 @@ class AdamW(torch.optim.Optimizer):
                  fused: bool | None = None,
                  path: str | os.PathLike | Path | Sequence[str | os.PathLike | Path] | None = None,
                  budget: int | None = None, state_format: str | dict[torch.dtype, str] = "auto",
-                 update: str = "cpu", threads: int | None = None, tile_elements: int = 1 << 22,
+                 update: str = "cpu", max_grad_norm: float | None = None, threads: int | None = None, tile_elements: int = 1 << 20,
                  update_in_backward: bool = False) -> None:
         if update != "cpu":
             refuse("updates run on the CPU", "update", wanted='"cpu"', got=repr(update), kind=Unsupported)
         for name, given in (("amsgrad", amsgrad), ("capturable", capturable), ("differentiable", differentiable)):
             if given:
                 refuse("it is not supported", name, wanted="False", got=repr(given), kind=Unsupported)
-        _check_integer("budget", budget, 1, 1 << 60)
-        _check_integer("tile_elements", tile_elements, 1 << 14, 1 << 40)
-        _check_integer("threads", threads, 1, 1024)
-        self._paths = _checked_paths(path)
+        check_integer("budget", budget, 1, 1 << 60)
+        check_integer("tile_elements", tile_elements, 1 << 14, 1 << 40)
+        check_integer("threads", threads, 1, 1024)
+        check_positive("max_grad_norm", max_grad_norm)
+        if max_grad_norm is not None and update_in_backward:
+            refuse("the norm is not known before the backward ends", "max_grad_norm", wanted="None, with update_in_backward",
+                   got=repr(max_grad_norm), advice="leave one of them out", kind=Unsupported)
+        self._paths = checked_paths(path)
         self._budget = budget
         self._state_format = state_format
         self._tile_elements = tile_elements // 16384 * 16384  # whole blocks of every format
@@ -77,6 +81,8 @@ class AdamW(torch.optim.Optimizer):
         self._is_closed = False
         self._staging: Staging | None = None
         self._updates_in_backward = update_in_backward
+        self._max_grad_norm = max_grad_norm
+        self.grad_norm: float | None = None  # of all gradients, before they were clipped
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
                                   "maximize": maximize})
 
@@ -86,7 +92,7 @@ class AdamW(torch.optim.Optimizer):
         if not isinstance(given, (torch.Tensor, set)):
             param_group["params"] = given = list(given)
         group = {**self.defaults, **param_group}
-        _hyperparameters(group)
+        hyperparameters_of(group)
         for one in [given] if isinstance(given, torch.Tensor) else given:
             parameter = one[1] if isinstance(one, tuple) else one
             if isinstance(parameter, torch.Tensor) and parameter.requires_grad:
@@ -111,8 +117,10 @@ class AdamW(torch.optim.Optimizer):
             refuse("another thread is in step()", "the optimizer", advice="call it from one thread at a time",
                    kind=FailedState)
         try:
+            factor = self._clip()
             for group in self.param_groups:
-                hyperparameters = _hyperparameters(group)
+                *hyperparameters, sign = hyperparameters_of(group)
+                hyperparameters.append(sign * factor)
                 for parameter in group["params"]:
                     gradient = parameter.grad
                     if gradient is not None and parameter not in self._finished:
@@ -152,7 +160,7 @@ class AdamW(torch.optim.Optimizer):
     def __setstate__(self, state: dict) -> None:
         saved = {p: values for p, values in state["state"].items() if isinstance(values, Saved)}
         for group in state["param_groups"]:
-            _hyperparameters(group)
+            hyperparameters_of(group)
         for parameter, values in saved.items():
             format_of(parameter, self._state_format, self._text_of(parameter))
             values.check(parameter, self._text_of(parameter))
@@ -194,7 +202,15 @@ class AdamW(torch.optim.Optimizer):
         for runtime in self._runtimes:
             runtime.close()
 
-    def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, hyperparameters: tuple) -> None:
+    def _clip(self) -> float:
+        """What each gradient is multiplied by in this step."""
+        if self._max_grad_norm is None:
+            return 1.0
+        gradients = (p.grad for group in self.param_groups for p in group["params"] if p.grad is not None)
+        self.grad_norm = gradient_norm((g for g in gradients if g.layout == torch.strided), self._workers)
+        return clip_factor(self.grad_norm, self._max_grad_norm)
+
+    def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, hyperparameters: Sequence[float]) -> None:
         if self._is_closed:
             refuse("it was closed", "the optimizer", advice="make another one", kind=FailedState)
         states = self._states.get(parameter)
@@ -224,47 +240,17 @@ class AdamW(torch.optim.Optimizer):
         tiles = {p: [min(self._tile_elements, local_of(p).numel() - first)
                      for first in range(0, local_of(p).numel(), self._tile_elements)] for p in missing}
         formats = {p: format_of(p, self._state_format, self._text_of(p)) for p in missing}
-        in_memory = on_disk = largest = 0
-        for p in missing:
-            for elements in tiles[p]:
-                size = -(-state_bytes(formats[p], elements) // _alignment) * _alignment
-                if self._is_in_memory(p):
-                    in_memory += size
-                else:
-                    on_disk += size
-                    largest = max(largest, size)
-        if self._fits_memory(in_memory + on_disk):
-            in_memory, on_disk = in_memory + on_disk, 0
-        budget = self._budget_for(in_memory, on_disk, largest)
-        runtime = Runtime(budget, self._paths_for(on_disk, largest), lookahead=max(64 << 20, 2 * largest))
+        # The budget is that of the states of the first step.
+        placed = place([[state_bytes(formats[p], elements) for elements in tiles[p]] for p in missing],
+                       None if self._runtimes else self._budget, self._paths)
+        runtime = Runtime(placed.budget, placed.paths, lookahead=placed.lookahead)
         made = {}
-        for p in missing:
+        for p, in_memory in zip(missing, placed.in_memory):
             made[p] = OffloadedStates(runtime, self._text_of(p), local_of(p), formats[p], tiles[p], self._elements,
-                                      on_disk == 0 or self._is_in_memory(p), self._paths)
+                                      in_memory, self._paths)
             self._elements += local_of(p).numel()
         self._runtimes.append(runtime)
         self._states.update(made)
-
-    def _fits_memory(self, total: int) -> bool:
-        """Whether the drive is not needed."""
-        return total <= (_budget_beside_disk if self._budget is None else self._budget) and not self._runtimes
-
-    def _is_in_memory(self, parameter: torch.Tensor) -> bool:
-        return not self._paths or local_of(parameter).numel() <= _small_elements
-
-    def _budget_for(self, in_memory: int, on_disk: int, largest: int) -> int:
-        needed = in_memory + (2 * largest if on_disk else 0)
-        if self._budget is None or self._runtimes:  # of parameters that were added later
-            return max(needed, in_memory + min(on_disk, max(_budget_beside_disk, 4 * largest)), _alignment)
-        if self._budget >= needed:
-            return self._budget
-        refuse("it is too small for the states", "budget", wanted=f"at least {needed} bytes", got=str(self._budget),
-               advice="raise it, or lower tile_elements: two tiles must fit beside small parameters" if self._paths else "raise it, or name a path for the states",
-               kind=BudgetTooSmall)
-
-    def _paths_for(self, on_disk: int, largest: int) -> list[Path]:
-        share = -(-on_disk // max(1, len(self._paths))) + largest
-        return [one if isinstance(one, Path) else Path(one, capacity=share) for one in self._paths] if on_disk else []
 
     def _text_of(self, parameter: torch.Tensor) -> str:
         for number, group in enumerate(self.param_groups):
@@ -288,64 +274,9 @@ def _update_and_free(optimizer: AdamW | None, parameter: torch.Tensor, group: in
                "update_in_backward", wanted="one process, or FSDP2", advice="leave it out; DDP needs the whole gradient",
                kind=Unsupported)
     optimizer._updated.add(parameter)
-    optimizer._update(parameter, parameter.grad, _hyperparameters(optimizer.param_groups[group]))
+    optimizer._update(parameter, parameter.grad, hyperparameters_of(optimizer.param_groups[group]))
     parameter.grad = None
-
-
-def _check_integer(name: str, given: int | None, least: int, most: int) -> None:
-    if given is None or (isinstance(given, numbers.Integral) and not isinstance(given, bool) and least <= given <= most):
-        return
-    refuse("it is out of its range", name, wanted=f"an integer, {least} to {most}", got=repr(given))
-
-
-def _checked_paths(given) -> list:
-    """Absolute names, and the Paths that the caller has made."""
-    if given is None:
-        return []
-    if not isinstance(given, (str, os.PathLike, Path, Sequence)) or isinstance(given, bytes):
-        refuse("it names no directory", "path", wanted="a directory, a penstock.Path, or several", got=repr(given))
-    paths = [given] if isinstance(given, (str, os.PathLike, Path)) else list(given)
-    if not paths:
-        refuse("it names no directory", "path", wanted="None, for states in memory, or a directory", got=repr(given))
-    checked = []
-    for path in paths:
-        if isinstance(path, Path):
-            checked.append(path)
-            continue
-        name = os.path.abspath(path) if isinstance(path, (str, os.PathLike)) and os.fspath(path) else ""
-        if not name or "\0" in os.fspath(name) or not os.path.isdir(name):
-            refuse("there is no such directory", name or repr(path), wanted="a directory that exists", got=repr(path),
-                   advice="make it, or name another one as path", kind=NotFound)
-        checked.append(name)
-    return checked
 
 
 def _text_of(parameter: torch.Tensor, name: str) -> str:
     return f"parameter {name} of shape {tuple(parameter.shape)}" if name else f"a parameter of shape {tuple(parameter.shape)}"
-
-
-def _hyperparameters(group: dict) -> tuple[float, float, float, float, float, float]:
-    """Learning rate, betas, epsilon, decay, and the factor of gradients."""
-    values = {}
-    for name, wanted, is_good in (("lr", "a finite number, 0 or more", lambda value: 0 <= value < math.inf),
-                                  ("eps", "a finite number, 0 or more", lambda value: 0 <= value < math.inf),
-                                  ("weight_decay", "a finite number, 0 or more", lambda value: 0 <= value < math.inf),
-                                  ("beta1", "in [0, 1)", lambda value: 0 <= value < 1),
-                                  ("beta2", "in [0, 1)", lambda value: 0 <= value < 1)):
-        given = group.get(name) if not name.startswith("beta") else _beta_of(group, int(name[-1]) - 1)
-        is_number = isinstance(given, (numbers.Real, torch.Tensor)) and not isinstance(given, bool)
-        if not is_number or not is_good(float(given)):
-            refuse("it is out of its range", "betas" if name.startswith("beta") else name, wanted=wanted, got=repr(given))
-        values[name] = float(given)
-    if group.get("decoupled_weight_decay") is False and values["weight_decay"] > 0:
-        refuse("the decay of these groups is that of Adam, not of AdamW", "decoupled_weight_decay", wanted="True",
-               got="False", kind=Unsupported)
-    if group.get("amsgrad"):
-        refuse("amsgrad is not supported", "amsgrad", wanted="False", got="True", kind=Unsupported)
-    return (values["lr"], values["beta1"], values["beta2"], values["eps"], values["weight_decay"],
-            -1.0 if group.get("maximize") else 1.0)
-
-
-def _beta_of(group: dict, index: int):
-    betas = group.get("betas")
-    return betas[index] if isinstance(betas, (tuple, list)) and len(betas) == 2 else None

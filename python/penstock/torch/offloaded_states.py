@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from .. import Runtime, Workers
 from .._core import TileState
-from ..errors import InvalidArgument
+from .arguments import refuse
 
-_dtypes = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+dtype_names = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _automatic = {torch.float32: "moments", torch.bfloat16: "split", torch.float16: "fp32"}
 _formats = {torch.float32: ("moments", "fp32"), torch.float16: ("fp32",),
             torch.bfloat16: ("split", "split_bf16", "split_q8", "moments_bf16", "fp32")}
-
-
-def refuse(reason: str, what: str, *, wanted: str = "", got: str = "", advice: str = "", kind=InvalidArgument):
-    """Raises the error."""
-    operation = "penstock.torch.AdamW"
-    message = f"{reason}: {what}" + (f", wanted {wanted}" if wanted else "") + (f", got {got}" if got else "")
-    message += f" [{operation}]" + (f"\n  try     {advice}" if advice else "")
-    raise kind(message, operation=operation, object=what, reason=reason, wanted=wanted, got=got, advice=advice)
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -39,7 +31,7 @@ def format_of(parameter: torch.Tensor, given: str | dict[torch.dtype, str], name
         refuse("its keys are no dtypes", "state_format", wanted="{torch.bfloat16: \"split_q8\"}", got=str(given))
     if parameter.layout != torch.strided:
         refuse("it is sparse", name, wanted="a dense parameter", got=str(parameter.layout))
-    if parameter.dtype not in _dtypes:
+    if parameter.dtype not in dtype_names:
         refuse("its type is not supported", name, wanted="float32, bfloat16 or float16", got=str(parameter.dtype))
     if parameter.device.type == "meta":
         refuse("it has no memory", name, got="a tensor on the device meta", advice="make its values first")
@@ -59,20 +51,20 @@ def format_of(parameter: torch.Tensor, given: str | dict[torch.dtype, str], name
 class OffloadedStates:
     """The states of a parameter, one TileState for each of its tiles.
 
-    parameter: its local shard. tiles: their numbers of elements. paths: where the runtime's files are."""
+    parameter: its local shard. tiles: their numbers of elements. in_memory: which of them stay in memory. paths: where
+    the runtime's files are."""
 
     def __init__(self, runtime: Runtime, name: str, parameter: torch.Tensor, format: str, tiles: list[int],
-                 first_element: int, in_memory: bool, paths: list) -> None:
+                 first_element: int, in_memory: list[bool], paths: list) -> None:
         self.name = name
         self.format = format
         self.completed = 0  # steps
-        self.paths = [] if in_memory else paths
+        self.paths = [] if all(in_memory) else paths
         self._shape, self._dtype = parameter.shape, parameter.dtype
         self._seen = None  # of the parameter after the last update
         self.tiles = []
-        for elements in tiles:
-            self.tiles.append(TileState(runtime, name, elements, _dtypes[parameter.dtype], format, first_element,
-                                        in_memory))
+        for elements, stays in zip(tiles, in_memory):
+            self.tiles.append(TileState(runtime, name, elements, dtype_names[parameter.dtype], format, first_element, stays))
             first_element += elements
 
     @property
@@ -116,18 +108,18 @@ class OffloadedStates:
                    got=str(tuple(gradient.shape)))
         if gradient.device != parameter.device:
             refuse("its gradient is on another device", self.name, wanted=str(parameter.device), got=str(gradient.device))
-        if gradient.dtype not in _dtypes:
+        if gradient.dtype not in dtype_names:
             gradient = gradient.float()
         return gradient if gradient.is_contiguous() else gradient.contiguous()
 
-    def step(self, parameter: torch.Tensor, gradient: torch.Tensor, hyperparameters: tuple,
+    def step(self, parameter: torch.Tensor, gradient: torch.Tensor, hyperparameters: Sequence[float],
              workers: Workers) -> int | None:
         """Updates a parameter on the host. Returns an element near one that is not finite now."""
         number = self.completed + 1
         self.take_over(parameter, workers)
         address, gradient_address = parameter.data_ptr(), gradient.data_ptr()
         size, gradient_size = parameter.element_size(), gradient.element_size()
-        gradient_dtype = _dtypes[gradient.dtype]
+        gradient_dtype = dtype_names[gradient.dtype]
         non_finite = None
         for tile, part in self.parts():
             found = tile.step(address + part.start * size, gradient_address + part.start * gradient_size, gradient_dtype,
@@ -174,12 +166,12 @@ class Staging:
         self._parameter = torch.empty(tile_elements, dtype=torch.float32, pin_memory=device.type == "cuda")
         self._gradient = torch.empty_like(self._parameter, pin_memory=device.type == "cuda")
 
-    def step(self, states: OffloadedStates, parameter: torch.Tensor, gradient: torch.Tensor, hyperparameters: tuple,
+    def step(self, states: OffloadedStates, parameter: torch.Tensor, gradient: torch.Tensor, hyperparameters: Sequence[float],
              workers: Workers) -> int | None:
         number = states.completed + 1
         states.take_over(parameter, workers)
         flat, flat_gradient = parameter.view(-1), gradient.view(-1)
-        gradient_dtype = _dtypes[gradient.dtype]
+        gradient_dtype = dtype_names[gradient.dtype]
         non_finite = None
         for tile, part in states.parts():
             on_host = self._parameter.view(flat.dtype)[:tile.elements]

@@ -10,7 +10,8 @@ import tempfile
 import torch
 
 from .. import NoSpace, Path, Workers
-from .offloaded_states import OffloadedStates, is_on_host, local_of, refuse
+from .arguments import refuse
+from .offloaded_states import OffloadedStates, is_on_host, local_of
 
 _names = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq", "master": "master"}
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import penstock  # noqa: E402
 import penstock.torch  # noqa: E402
-from penstock.torch import adamw as module  # noqa: E402
+from penstock.torch import placement  # noqa: E402
 
 elements = 5 * 16384 + 5  # of the large parameter: six tiles
 tile_elements = 16384
@@ -40,7 +40,7 @@ def place(request, directory, monkeypatch):
     """Where the states are. On disk, the large parameter's have a budget that does not hold them."""
     if request.param == "memory":
         return {"tile_elements": tile_elements}
-    monkeypatch.setattr(module, "_small_elements", 64)
+    monkeypatch.setattr(placement, "_small_bytes", 1024)
     return {"tile_elements": tile_elements, "path": directory, "budget": 450_000}
 
 
@@ -106,7 +106,7 @@ def test_formats_of_bfloat16(format, place):
 
 
 def test_bits_are_equal_in_memory_and_on_disk(directory, monkeypatch):
-    monkeypatch.setattr(module, "_small_elements", 64)
+    monkeypatch.setattr(placement, "_small_bytes", 1024)
     results = []
     for place in ({}, {"path": directory, "budget": 200_000},
                   {"path": [directory, penstock.Path(directory, 4 << 20)], "budget": 200_000, "threads": 2}):
@@ -123,7 +123,7 @@ def test_bits_are_equal_in_memory_and_on_disk(directory, monkeypatch):
                                            (torch.bfloat16, "fp32"), (torch.float16, "fp32"), (torch.float32, "moments")])
 @pytest.mark.parametrize("on_host", [True, False])
 def test_weights_that_are_changed_between_steps_stay_changed(dtype, format, on_host, monkeypatch):
-    for target in (module, penstock.torch.offloaded_states, penstock.torch.saved_states):
+    for target in (penstock.torch.adamw, penstock.torch.offloaded_states, penstock.torch.saved_states):
         monkeypatch.setattr(target, "is_on_host", lambda _: on_host)
     torch.manual_seed(0)
     model = torch.nn.ParameterList([torch.randn(1000).to(dtype)])
@@ -312,6 +312,46 @@ def test_an_empty_state_dictionary_is_one():
     assert_close(model, before)
 
 
+@pytest.mark.parametrize("max_norm", [0.5, 1e6])
+def test_clipped_gradients_are_those_of_torch(max_norm, place):
+    model, expected = make_model(), make_model()
+    optimizer = penstock.torch.AdamW(model, lr=1e-2, max_grad_norm=max_norm, **place)
+    other = torch.optim.AdamW(expected, lr=1e-2)
+    assert optimizer.grad_norm is None
+    for step in range(4):
+        set_gradients(model, step)
+        set_gradients(expected, step)
+        before = [parameter.grad.clone() for parameter in model]
+        norm = torch.nn.utils.clip_grad_norm_(expected, max_norm)
+        other.step()
+        optimizer.step()
+        assert optimizer.grad_norm == pytest.approx(float(norm), rel=1e-5)
+        assert all(torch.equal(parameter.grad, one) for parameter, one in zip(model, before))
+    assert_close(model, expected)
+
+
+def test_a_norm_that_is_not_finite_clips_nothing():
+    model, expected = make_model(), make_model()
+    optimizer, other = (penstock.torch.AdamW(one, max_grad_norm=norm) for one, norm in ((model, 1), (expected, None)))
+    for one in (model, expected):
+        set_gradients(one, 0)
+        one[1].grad[0] = float("inf")
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        optimizer.step()
+        other.step()
+    assert optimizer.grad_norm == float("inf")
+    assert_equal([model[0], model[2]], [expected[0], expected[2]])
+
+
+def test_the_norm_is_of_gradients_of_every_type_and_stride():
+    model = torch.nn.ParameterList([torch.ones(3, 4), torch.ones(8, dtype=torch.bfloat16), torch.ones(5)])
+    optimizer = penstock.torch.AdamW(model, max_grad_norm=1)
+    model[0].grad = torch.arange(12.0).reshape(4, 3).t()
+    model[1].grad = torch.full((8,), 3.0, dtype=torch.bfloat16)
+    optimizer.step()  # the last has none
+    assert optimizer.grad_norm == pytest.approx((sum(i * i for i in range(12)) + 72) ** 0.5)
+
+
 def test_hooks_of_state_dictionaries_see_all():
     model = make_model()
     optimizer = penstock.torch.AdamW(model)
@@ -385,7 +425,7 @@ def test_gradients_of_other_types_and_strides():
 def test_parameters_of_another_device_pass_through_the_host(monkeypatch, place):
     results = []
     for on_host in (True, False):
-        for target in (module, penstock.torch.saved_states):
+        for target in (penstock.torch.adamw, penstock.torch.saved_states):
             monkeypatch.setattr(target, "is_on_host", lambda _, on_host=on_host: on_host)
         model = make_model(torch.bfloat16)
         optimizer = penstock.torch.AdamW(model, lr=1e-2, **place)
@@ -456,6 +496,10 @@ def test_what_cannot_be_updated_is_refused(tensor, text):
     ({"betas": 0.9}, penstock.InvalidArgument, "betas"),
     ({"weight_decay": None}, penstock.InvalidArgument, "weight_decay"),
     ({"amsgrad": True}, penstock.Unsupported, "amsgrad"),
+    ({"max_grad_norm": 0}, penstock.InvalidArgument, "max_grad_norm"),
+    ({"max_grad_norm": float("inf")}, penstock.InvalidArgument, "max_grad_norm"),
+    ({"max_grad_norm": "1"}, penstock.InvalidArgument, "max_grad_norm"),
+    ({"max_grad_norm": 1.0, "update_in_backward": True}, penstock.Unsupported, "max_grad_norm"),
     ({"state_format": {"float32": "fp32"}}, penstock.InvalidArgument, "no dtypes"),
     ({"path": "/no/such"}, penstock.NotFound, "/no/such"),
     ({"path": []}, penstock.InvalidArgument, "path"),
@@ -528,6 +572,28 @@ def test_states_of_another_model_are_refused_before_anything_changes():
     assert_close(model, before)
 
 
+def test_states_are_placed_by_the_budget():
+    mib = 1 << 20
+
+    def place(parameters, budget, paths=("a",)):
+        return placement.place(parameters, budget, list(paths))
+    tiles = [12 * mib] * 20  # of 20 parameters of one tile, and of one
+    for parameters in ([[size] for size in tiles], [tiles]):
+        placed = place([[100], *parameters], 150 * mib)
+        stays = [stays for of_parameter in placed.in_memory for stays in of_parameter]
+        assert stays[0] and sum(stays[1:]) == 8  # (150 - 48) / 12: four tiles pass
+        assert all(1 <= sum(stays[i:i + 5]) <= 3 for i in range(1, 16))
+        assert placed.budget == 150 * mib and placed.paths[0].capacity == 12 * 12 * mib + 12 * mib
+    assert all(all(one) for one in place([tiles], 240 * mib).in_memory) and not place([tiles], 240 * mib).paths
+    assert not any(place([tiles], 24 * mib).in_memory[0])
+    with pytest.raises(penstock.BudgetTooSmall, match=str(24 * mib)):
+        place([tiles], 24 * mib - 1)
+    assert sum(place([tiles], 150 * mib, ("a", "b")).in_memory[0]) == 7  # 32 MiB pass to each drive
+    assert place([tiles, [100]], None).budget == 240 * mib + 4096
+    assert place([4 * tiles], None).budget == 256 * mib
+    assert place([], None).budget == 4096
+
+
 def test_it_is_not_copied():
     optimizer = penstock.torch.AdamW(make_model())
     for act in (copy.deepcopy, pickle.dumps, lambda one: torch.save(one, io.BytesIO())):
@@ -536,7 +602,7 @@ def test_it_is_not_copied():
 
 
 def test_two_optimizers_share_a_directory_and_nothing_is_left(directory, monkeypatch):
-    monkeypatch.setattr(module, "_small_elements", 64)
+    monkeypatch.setattr(placement, "_small_bytes", 1024)
     models = [make_model(), make_model()]
     optimizers = [penstock.torch.AdamW(model, path=directory, budget=450_000, tile_elements=tile_elements)
                   for model in models]

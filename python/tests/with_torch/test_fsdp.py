@@ -10,6 +10,8 @@ pytest.importorskip("torch.distributed.fsdp", reason="FSDP2")
 
 import penstock.torch  # noqa: E402
 
+max_norm = 0.02  # of gradients
+
 
 def make_model(mesh):
     from torch.distributed.fsdp import fully_shard
@@ -25,7 +27,9 @@ def train(model, optimizer, steps, rank):
         torch.manual_seed(100 * step + rank)
         optimizer.zero_grad()
         (model(torch.randn(4, 10)) ** 2).mean().backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if isinstance(optimizer, torch.optim.AdamW):
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm).full_tensor()
+            assert norm > max_norm
         optimizer.step()
 
 
@@ -41,12 +45,13 @@ def work(rank, ranks, port):
     dist.init_process_group("gloo", rank=rank, world_size=ranks)
     mesh = init_device_mesh("cpu", (ranks,))
     model, expected, resumed = (make_model(mesh) for _ in range(3))
-    optimizer, other = penstock.torch.AdamW(model.parameters(), lr=1e-2), torch.optim.AdamW(expected.parameters(), lr=1e-2)
+    optimizer = penstock.torch.AdamW(model.parameters(), lr=1e-2, max_grad_norm=max_norm)
+    other = torch.optim.AdamW(expected.parameters(), lr=1e-2)
     for of, by in ((model, optimizer), (expected, other)):
         train(of, by, range(4), rank)
 
     resumed.load_state_dict(model.state_dict())
-    third = penstock.torch.AdamW(resumed.parameters(), lr=1)
+    third = penstock.torch.AdamW(resumed.parameters(), lr=1, max_grad_norm=max_norm)
     set_optimizer_state_dict(resumed, third, get_optimizer_state_dict(model, optimizer))
     for of, by in ((model, optimizer), (expected, other), (resumed, third)):
         train(of, by, range(4, 6), rank)

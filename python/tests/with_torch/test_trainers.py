@@ -5,12 +5,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import penstock.torch  # noqa: E402
-from penstock.torch import adamw as module  # noqa: E402
+from penstock.torch import placement  # noqa: E402
 
 
 def test_trainer_goes_on_where_it_was_interrupted(directory, monkeypatch):
     transformers = pytest.importorskip("transformers")
-    monkeypatch.setattr(module, "_small_elements", 100)
+    monkeypatch.setattr(placement, "_small_bytes", 1024)
     mine = (penstock.torch.AdamW, {"lr": 1e-3, "path": directory, "tile_elements": 16384})
 
     class Stop(transformers.TrainerCallback):

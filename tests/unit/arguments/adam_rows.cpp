@@ -194,6 +194,17 @@ void add_array_rows(BadArguments& bad) {
   });
 }
 
+void add_square_sum_rows(BadArguments& bad) {
+  alignas(4) static const std::array<std::byte, 16> bytes{};
+  const auto with = [&bad](const char* argument, const char* value, ConstHostSpan gradient, DType dtype) {
+    bad("square_sum", argument, value, [=] { return fails(square_sum(gradient, dtype)); });
+  };
+  const ConstHostSpan all{std::span(bytes)};
+  with("gradient", "not a whole number of elements", all.subspan({}, ByteCount(7)), DType::fp32);
+  with("gradient", "misaligned", all.subspan(ByteCount(1), ByteCount(4)), DType::fp32);
+  with("dtype", "unknown", all, unknown<DType>);
+}
+
 void add_format_rows(BadArguments& bad) {
   constexpr auto none = unknown<StateFormat>;
   bad("tile_bytes", "format", "unknown", [] { return refused(tile_bytes(none, ElementCount(1)), "format"); });
@@ -229,6 +240,7 @@ void add_adam_rows(BadArguments& bad) {
   add_segment_rows(bad);
   add_state_rows(bad);
   add_array_rows(bad);
+  add_square_sum_rows(bad);
   add_format_rows(bad);
   bad("adam_step", "tile", "a default one", [] {
     const auto outcome = adam_step({}, 1, 1.0f, {});

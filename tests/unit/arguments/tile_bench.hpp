@@ -3,6 +3,7 @@
 #include "unit/arguments/bad_arguments.hpp"
 
 #include <penstock/cpu_adam/optimizers.hpp>
+#include <penstock/cpu_adam/square_sum.hpp>
 
 #include <array>
 #include <span>

@@ -1,0 +1,82 @@
+"""Checks of the arguments of penstock.torch."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import os
+from collections.abc import Sequence
+
+import torch
+
+from .. import Path
+from ..errors import InvalidArgument, NotFound, Unsupported
+
+
+def refuse(reason: str, what: str, *, wanted: str = "", got: str = "", advice: str = "", kind=InvalidArgument):
+    """Raises the error."""
+    operation = "penstock.torch.AdamW"
+    message = f"{reason}: {what}" + (f", wanted {wanted}" if wanted else "") + (f", got {got}" if got else "")
+    message += f" [{operation}]" + (f"\n  try     {advice}" if advice else "")
+    raise kind(message, operation=operation, object=what, reason=reason, wanted=wanted, got=got, advice=advice)
+
+
+def checked_paths(given) -> list[str | Path]:
+    """Absolute names, and the Paths that the caller has made."""
+    if given is None:
+        return []
+    if not isinstance(given, (str, os.PathLike, Path, Sequence)) or isinstance(given, bytes):
+        refuse("it names no directory", "path", wanted="a directory, a penstock.Path, or several", got=repr(given))
+    paths = [given] if isinstance(given, (str, os.PathLike, Path)) else list(given)
+    if not paths:
+        refuse("it names no directory", "path", wanted="None, for states in memory, or a directory", got=repr(given))
+    checked = []
+    for path in paths:
+        if isinstance(path, Path):
+            checked.append(path)
+            continue
+        name = os.path.abspath(path) if isinstance(path, (str, os.PathLike)) and os.fspath(path) else ""
+        if not name or "\0" in os.fspath(name) or not os.path.isdir(name):
+            refuse("there is no such directory", name or repr(path), wanted="a directory that exists", got=repr(path),
+                   advice="make it, or name another one as path", kind=NotFound)
+        checked.append(name)
+    return checked
+
+
+def check_integer(name: str, given: int | None, least: int, most: int) -> None:
+    if given is None or (isinstance(given, numbers.Integral) and not isinstance(given, bool) and least <= given <= most):
+        return
+    refuse("it is out of its range", name, wanted=f"an integer, {least} to {most}", got=repr(given))
+
+
+def check_positive(name: str, given: float | None) -> None:
+    if given is None or (isinstance(given, numbers.Real) and not isinstance(given, bool) and 0 < given < math.inf):
+        return
+    refuse("it is out of its range", name, wanted="a finite number, more than 0", got=repr(given))
+
+
+def hyperparameters_of(group: dict) -> tuple[float, float, float, float, float, float]:
+    """Learning rate, betas, epsilon, decay, and the factor of gradients."""
+    values = {}
+    for name, wanted, is_good in (("lr", "a finite number, 0 or more", lambda value: 0 <= value < math.inf),
+                                  ("eps", "a finite number, 0 or more", lambda value: 0 <= value < math.inf),
+                                  ("weight_decay", "a finite number, 0 or more", lambda value: 0 <= value < math.inf),
+                                  ("beta1", "in [0, 1)", lambda value: 0 <= value < 1),
+                                  ("beta2", "in [0, 1)", lambda value: 0 <= value < 1)):
+        given = group.get(name) if not name.startswith("beta") else _beta_of(group, int(name[-1]) - 1)
+        is_number = isinstance(given, (numbers.Real, torch.Tensor)) and not isinstance(given, bool)
+        if not is_number or not is_good(float(given)):
+            refuse("it is out of its range", "betas" if name.startswith("beta") else name, wanted=wanted, got=repr(given))
+        values[name] = float(given)
+    if group.get("decoupled_weight_decay") is False and values["weight_decay"] > 0:
+        refuse("the decay of these groups is that of Adam, not of AdamW", "decoupled_weight_decay", wanted="True",
+               got="False", kind=Unsupported)
+    if group.get("amsgrad"):
+        refuse("amsgrad is not supported", "amsgrad", wanted="False", got="True", kind=Unsupported)
+    return (values["lr"], values["beta1"], values["beta2"], values["eps"], values["weight_decay"],
+            -1.0 if group.get("maximize") else 1.0)
+
+
+def _beta_of(group: dict, index: int):
+    betas = group.get("betas")
+    return betas[index] if isinstance(betas, (tuple, list)) and len(betas) == 2 else None
