@@ -202,6 +202,18 @@ penstock_error* penstock_runtime_sync(penstock_runtime* runtime) {
   return c::call(__func__, {{"runtime", runtime}}, [&] { return runtime->runtime->sync(); });
 }
 
+penstock_error* penstock_runtime_park(penstock_runtime* runtime, std::uint64_t* given_back) {
+  return c::call(__func__, {{"runtime", runtime}}, [&]() -> Result<void> {
+    PENSTOCK_TRY_ASSIGN(const ByteCount bytes, runtime->runtime->park());
+    if (given_back != nullptr) *given_back = bytes.value();
+    return ok();
+  });
+}
+
+penstock_error* penstock_runtime_unpark(penstock_runtime* runtime) {
+  return c::call(__func__, {{"runtime", runtime}}, [&] { return runtime->runtime->unpark(); });
+}
+
 penstock_error* penstock_runtime_get_report(const penstock_runtime* runtime,
                                             penstock_runtime_report* report) {
   const char* const function = __func__;

@@ -2,6 +2,7 @@
 
 #include "swap/path/size_swap_files.hpp"
 #include "swap/runtime_internals.hpp"
+#include "swap/runtime_park.hpp"
 #include "swap/runtime_state.hpp"
 
 #include <algorithm>
@@ -154,6 +155,12 @@ Result<void> Runtime::remove(TensorId tensor) {
 }
 
 PendingLease Runtime::request(TensorId tensor, Access access, Use use) {
+  Result<void> allowed;
+  {
+    const std::lock_guard lock(state_->mutex);
+    allowed = state_->check_not_parked("Runtime::request");
+  }
+  if (!allowed) return PendingLease(state_, allowed.error());
   auto id = state_->ask(tensor, access, use, /*announced=*/false, {.thread = std::this_thread::get_id()});
   if (!id) return PendingLease(state_, id.error());
   return {state_, tensor, access, *id};
@@ -170,6 +177,14 @@ PendingLease Runtime::announce(TensorId tensor, Access access) {
 }
 
 Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    PENSTOCK_TRY(state_->check_not_parked("Runtime::acquire"));
+  }
+  return wait_for_lease(tensor, access, use);
+}
+
+Result<Lease> Runtime::wait_for_lease(TensorId tensor, Access access, Use use) {
   const auto state = state_;  // the runtime may be destroyed while this thread waits
   const std::thread::id self = std::this_thread::get_id();
   PENSTOCK_TRY(check_stores());
@@ -260,6 +275,8 @@ Result<void> Runtime::sync() {
 std::vector<std::string> Runtime::take_messages() {
   const std::lock_guard lock(state_->mutex);
   std::vector<std::string> messages = state_->residency.take_messages();
+  std::move(state_->messages.begin(), state_->messages.end(), std::back_inserter(messages));
+  state_->messages.clear();
   for (const auto& path : state_->paths) {
     if (std::string message = path->take_message(); !message.empty()) messages.push_back(std::move(message));
   }

@@ -22,6 +22,8 @@
 
 namespace penstock::swap {
 
+enum class ParkState : std::uint8_t { in_use, changing, parked };
+
 /// The implementation of a Runtime, shared with its leases. `mutex` protects store, budget and residency. No system
 /// or CUDA call is made with it held.
 struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
@@ -42,6 +44,10 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   void wake() noexcept;
   /// The same for a caller that has the lock, which it releases.
   void wake(std::unique_lock<std::mutex> lock) noexcept;
+  /// Errors: failed_state, while it is parked. With the lock held.
+  [[nodiscard]] Result<void> check_not_parked(const char* operation) const;
+  /// Sets park_state to `changing`. Errors: failed_state and unsupported, of Runtime::park().
+  [[nodiscard]] Result<void> begin_park();
   /// Errors: invalid_argument, for a tensor that was not added or was removed. With the lock held.
   [[nodiscard]] Result<void> check_known(const char* operation, tiers::TensorId tensor) const;
   /// Errors: invalid_argument, also for a tensor with a lease or a pending request. With the lock held.
@@ -97,6 +103,8 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   std::uint32_t given_back_count = 0;        // users that have given back pages of the arena
   std::vector<HostSpan> abandoned;           // pages of users that have left
   std::vector<Runtime*> companions;          // that poll() polls too
+  ParkState park_state = ParkState::in_use;
+  std::vector<std::string> messages;  // for take_messages(), beside those of the residency and the paths
   bool woken = false, stopping = false;
   bool closing = false;       // the runtime is being destroyed
   std::uint32_t waiting = 0;  // threads in acquire()

@@ -143,6 +143,8 @@ TEST(CInterface, RefusesNull) {
       {"runtime", [&] { return penstock_runtime_prefetch(nullptr, 1); }},
       {"runtime", [&] { return penstock_runtime_end_round(nullptr); }},
       {"runtime", [&] { return penstock_runtime_flush(nullptr); }},
+      {"runtime", [&] { return penstock_runtime_park(nullptr, nullptr); }},
+      {"runtime", [&] { return penstock_runtime_unpark(nullptr); }},
       {"runtime", [&] { return penstock_runtime_sync(nullptr); }},
       {"runtime", [&] { return penstock_runtime_get_report(nullptr, nullptr); }},
       {"report", [&] { return penstock_runtime_get_report(runtime.get(), nullptr); }},

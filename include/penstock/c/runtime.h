@@ -117,6 +117,18 @@ PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_flush(penstock
 /* The same, and makes the bytes durable. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_sync(penstock_runtime* runtime);
 
+/* Stores what is only in memory, and gives the host memory back to the operating system, so that another program can
+ * use it. `given_back`, unless NULL, gets the bytes; penstock_runtime_take_messages() says why they are fewer than the
+ * budget. Until penstock_runtime_unpark(), no tensor can be leased.
+ *
+ * Errors, after which all is as before: PENSTOCK_FAILED_STATE, when it is parked; PENSTOCK_UNSUPPORTED, for a tensor
+ * with `in_memory`; PENSTOCK_BUDGET_TOO_SMALL, naming the tensors that are leased; those of a store. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_park(penstock_runtime* runtime,
+                                                                       uint64_t* given_back);
+/* Takes the memory again. Errors: PENSTOCK_FAILED_STATE, when it is not parked; PENSTOCK_NO_SPACE, after which the call
+ * can be repeated. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_unpark(penstock_runtime* runtime);
+
 typedef struct penstock_runtime_report {
   size_t size;
   uint64_t host_free;     /* bytes of the budget that no tensor has */

@@ -30,7 +30,7 @@ namespace penstock::swap {
 /// one that is already waiting, returns the error; after that, requests get room again. It also queues the store again,
 /// which fails again until the cause is removed: remove it, then repeat the call.
 ///
-/// Safe from any thread. acquire(), remove(), flush() and wait_for_stores() block.
+/// Safe from any thread. acquire(), remove(), flush(), wait_for_stores(), park() and unpark() block.
 class Runtime {
  public:
   /// Errors: no_space and permission, for the host memory; no_space, for a thread; invalid_argument, not_found,
@@ -60,7 +60,7 @@ class Runtime {
   /// invalid_argument, for a tensor that this runtime does not have or that is read before it was written, and when
   /// the calling thread itself holds, or has requested, a lease that excludes this one; corrupted, truncated, io,
   /// deadline_exceeded and failed_state, of the load; the error of a failed write-behind; failed_state, when the
-  /// runtime is destroyed meanwhile.
+  /// runtime is destroyed meanwhile, and while it is parked.
   [[nodiscard]] Result<Lease> acquire(tiers::TensorId tensor, Access access, Use use = Use::recorded);
   /// Requests a lease and returns at once.
   [[nodiscard]] PendingLease request(tiers::TensorId tensor, Access access, Use use = Use::recorded);
@@ -93,6 +93,20 @@ class Runtime {
   /// it is stored elsewhere.
   Result<void> sync();
 
+  /// Stores what is only in memory, and gives the host memory back to the operating system, so that another program
+  /// can use it. Until unpark(), no tensor can be leased, and hints to prefetch wait. Returns what the operating system
+  /// has got; take_messages() says why that is less than the budget.
+  ///
+  /// Errors, after which all is as before: failed_state, when it is parked, or an engine uses it (zero::Engine::park()
+  /// parks what an engine has); unsupported, for a runtime with a tensor that stays in memory, which it names;
+  /// budget_too_small, naming the tensors that are leased; those of flush().
+  [[nodiscard]] Result<ByteCount> park();
+  /// Takes the memory again, for the call of any thread. Tensors are loaded when they are used.
+  ///
+  /// Errors: failed_state, when it is not parked; no_space, after which the call can be repeated.
+  Result<void> unpark();
+  [[nodiscard]] bool parked() const;
+
   /// Keeps the current contents of the extent of `tensor` until release_generation(generation): the next store writes
   /// another extent. Several generations may pin one extent.
   ///
@@ -103,7 +117,8 @@ class Runtime {
   void release_generation(std::uint64_t generation);
 
   /// Events since the last call that were not returned as errors, one line each: paths that are not used, stores moved
-  /// to another path, paths retired and evacuated, requests that failed and were repeated in parts.
+  /// to another path, paths retired and evacuated, requests that failed and were repeated in parts, memory that park()
+  /// has kept.
   [[nodiscard]] std::vector<std::string> take_messages();
 
   /// Polls all moves once, for an idle handler. True if any of them advanced.
@@ -135,7 +150,13 @@ class Runtime {
   friend class RuntimeInternals;
   explicit Runtime(std::shared_ptr<RuntimeState> state);
 
+  struct Parking;
+  [[nodiscard]] Result<Lease> wait_for_lease(tiers::TensorId tensor, Access access, Use use);
+  [[nodiscard]] Result<void> store_dirty();
+  [[nodiscard]] Result<ByteCount> hold_all_memory();
+
   std::shared_ptr<RuntimeState> state_;  // leases that outlive the runtime share it
+  std::unique_ptr<Parking> parking_;     // by the thread that changes RuntimeState::park_state
 };
 
 }  // namespace penstock::swap

@@ -113,6 +113,11 @@ class HostResidency {
   /// Precondition: no store of it is in flight, and the last one is done or discarded.
   void store_from(tiers::TensorId tensor, HostSpan bytes);
 
+  /// The tensors whose newest contents are only in memory, and have a place on disk.
+  [[nodiscard]] std::vector<tiers::TensorId> dirty() const;
+  /// Stores it when advance() is called next, if it is dirty and nothing writes to it then.
+  void queue_store(tiers::TensorId tensor) { to_store_.push_back(tensor); }
+
   /// Ends a round of uses; the next one begins.
   void end_round();
   /// Loads `tensor` when the prefetch policy allows it. A request for `tensor`, or a request that waits for room,

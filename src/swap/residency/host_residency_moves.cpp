@@ -60,6 +60,14 @@ void HostResidency::store_from(TensorId tensor, HostSpan bytes) {
   update_policies(tensor);
 }
 
+std::vector<TensorId> HostResidency::dirty() const {
+  std::vector<TensorId> tensors = store_.tensors();
+  std::erase_if(tensors, [this](TensorId tensor) {
+    return !store_.description(tensor).extent || store_.copy(tensor).state != CopyState::dirty;
+  });
+  return tensors;
+}
+
 /// Starts the queued stores.
 void HostResidency::start_stores() {
   while (!to_store_.empty()) {
