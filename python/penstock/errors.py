@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 
 class Error(Exception):
     """An error of the library.
@@ -133,3 +135,11 @@ _kinds = (Error, InvalidArgument, InvalidConfig, Unsupported, WouldBlock, Budget
 def exception_of(code: int, message: str, **fields) -> Error:
     """The exception for an error of the library; an Error, for a code of a later version."""
     return (_kinds[code] if code < len(_kinds) else Error)(message, **fields)
+
+
+def refuse(operation: str, reason: str, what: str, *, wanted: str = "", got: str = "", advice: str = "",
+           kind: type[Error] = InvalidArgument) -> NoReturn:
+    """Raises the error of an argument that is found wrong before the library is called."""
+    message = f"{reason}: {what}" + (f", wanted {wanted}" if wanted else "") + (f", got {got}" if got else "")
+    message += f" [{operation}]" + (f"\n  try     {advice}" if advice else "")
+    raise kind(message, operation=operation, object=what, reason=reason, wanted=wanted, got=got, advice=advice)

@@ -2,12 +2,15 @@
 #include "runtime.hpp"
 #include "arguments.hpp"
 #include "bind.hpp"
+#include "memory.hpp"
 
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -84,6 +87,16 @@ class Tensor {
     run([&] { return penstock_lease_begin(runtime.get(), number_, number, &lease, &data, &bytes); });
     return std::make_unique<Lease>(lease, data, bytes, number == PENSTOCK_READ);
   }
+  void write(nb::handle source, std::uint64_t first) {
+    const Memory from = Memory::of(source, Use::read, "Tensor.write", "source");
+    const std::byte* const begin = part_of(from, first, "Tensor.write", "source");
+    with_bytes("Tensor.write", PENSTOCK_OVERWRITE, [&](void* bytes) { std::memcpy(bytes, begin, bytes_); });
+  }
+  void read(nb::handle into, std::uint64_t first) {
+    const Memory to = Memory::of(into, Use::write, "Tensor.read", "into");
+    std::byte* const begin = part_of(to, first, "Tensor.read", "into");
+    with_bytes("Tensor.read", PENSTOCK_READ, [&](void* bytes) { std::memcpy(begin, bytes, bytes_); });
+  }
   void prefetch() { call("Tensor.prefetch", penstock_runtime_prefetch); }
   void discard() { call("Tensor.discard", penstock_runtime_discard); }
   void remove() { call("Tensor.remove", penstock_runtime_remove); }
@@ -91,6 +104,31 @@ class Tensor {
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
  private:
+  /// As many bytes of `memory` as the tensor has, from `first` on.
+  [[nodiscard]] std::byte* part_of(const Memory& memory, std::uint64_t first, const char* function,
+                                   const char* argument) const {
+    if (first <= memory.bytes() && bytes_ <= memory.bytes() - first) return memory.data() + first;
+    refuse({.function = function,
+            .argument = argument,
+            .reason = "it is too small",
+            .wanted = std::to_string(bytes_) + " bytes, of " + name_ + ", from byte " +
+                      std::to_string(first) + " on",
+            .got = std::to_string(memory.bytes()) + " bytes"});
+  }
+  /// Calls `use` with the bytes in memory, without the GIL.
+  template <class Action>
+  void with_bytes(const char* function, penstock_access access, const Action& use) {
+    const auto runtime = runtime_->get(function);
+    run([&] {
+      penstock_lease* lease = nullptr;
+      void* bytes = nullptr;
+      penstock_error* const error =
+          penstock_lease_begin(runtime.get(), number_, access, &lease, &bytes, nullptr);
+      if (error == nullptr) use(bytes);
+      penstock_lease_end(lease);
+      return error;
+    });
+  }
   void call(const char* function, penstock_error* (*called)(penstock_runtime*, penstock_tensor)) {
     const auto runtime = runtime_->get(function);
     run([&] { return called(runtime.get(), number_); });
@@ -162,6 +200,13 @@ Runtime::Runtime(std::uint64_t host_budget, const std::vector<Path>& paths, cons
   handle_ = std::make_shared<Owner>(made, "Runtime");
 }
 
+std::uint64_t Runtime::park() {
+  const auto runtime = handle_->get("Runtime.park");
+  std::uint64_t given_back = 0;
+  run([&] { return penstock_runtime_park(runtime.get(), &given_back); });
+  return given_back;
+}
+
 nb::dict Runtime::report() {
   const auto runtime = handle_->get("Runtime.report");
   penstock_runtime_report report{.size = sizeof(report)};
@@ -227,6 +272,10 @@ at a time, "modify", or "overwrite", which does not load it: bytes that are not 
 Raises BudgetTooSmall, naming the leases, when memory has no room and no transfer can free any; InvalidArgument, also for
 a tensor that is read before it was written, and when this thread holds a lease that excludes the new one; Corrupted,
 IoFailed and others, of the disk.)")
+      .def("write", &Tensor::write, nb::arg("source").none(), nb::kw_only(), nb::arg("first") = 0,
+           "Sets its bytes to as many of `source`, from byte `first` on. Raises what lease() raises.")
+      .def("read", &Tensor::read, nb::arg("into").none(), nb::kw_only(), nb::arg("first") = 0,
+           "Copies its bytes to `into`, from byte `first` of that on. Raises what lease() raises.")
       .def("prefetch", &Tensor::prefetch, "Hints that it is used soon: loads it when memory has room.")
       .def("discard", &Tensor::discard, "Discards its contents, in memory and on disk.")
       .def("remove", &Tensor::remove,
@@ -258,6 +307,18 @@ Raises NoSpace when no path has room, BudgetTooSmall when host memory has none.)
            "Waits until every changed tensor that is written behind is on disk. Raises the first store's "
            "error.")
       .def("sync", &Runtime::sync, "The same, and makes the bytes durable.")
+      .def(
+          "park", &Runtime::park,
+          R"(Stores what is only in memory, and gives the memory to the operating system, so that another program
+can use it. Returns the bytes; take_messages() says why they are fewer than the budget. Until unpark(), lease() raises
+FailedState.
+
+Raises, and changes nothing: FailedState, when it is parked; Unsupported, for a tensor that is in_memory; BudgetTooSmall,
+naming the tensors that are leased; errors of the disk.)")
+      .def(
+          "unpark", &Runtime::unpark,
+          "Takes the memory again; tensors are loaded when they are used. Raises FailedState, when it is not "
+          "parked; NoSpace, after which it can be called again.")
       .def("report", &Runtime::report,
            "Bytes of the budget that no tensor has, bytes read and written so far, repeated requests, "
            "seconds of waits.")

@@ -33,6 +33,8 @@ class Runtime {
   void end_round() { call("Runtime.end_round", penstock_runtime_end_round); }
   void flush() { call("Runtime.flush", penstock_runtime_flush); }
   void sync() { call("Runtime.sync", penstock_runtime_sync); }
+  std::uint64_t park();
+  void unpark() { call("Runtime.unpark", penstock_runtime_unpark); }
   [[nodiscard]] nb::dict report();
   [[nodiscard]] nb::list notes();
   [[nodiscard]] nb::list take_messages();

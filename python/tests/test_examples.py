@@ -38,3 +38,26 @@ def test_a_deepspeed_script_has_one_line_more(directory):
     assert len(with_penstock) == 5
     without = re.findall(r"loss ([0-9.]+)", run("deepspeed_nvme.py", "--path", directory))
     assert [float(loss) for loss in with_penstock] == pytest.approx([float(loss) for loss in without], rel=0.02)
+
+
+@pytest.mark.parametrize("network, steps, share", [("cifar10", 500, 0.5), ("alexnet", 8, 0.99)])
+def test_the_networks_of_the_tutorials_learn_under_their_configurations(network, steps, share):
+    pytest.importorskip("torch")
+    first, last = map(float, re.search(r"loss ([0-9.]+) -> ([0-9.]+)",
+                                       run("classify_images.py", network, "--steps", steps)).groups())
+    assert last < share * first
+
+
+def test_adapters_of_a_frozen_model_on_a_drive_go_on_where_they_were_interrupted(directory):
+    pytest.importorskip("peft")
+    pytest.importorskip("torch")
+    for name in ("straight", "again"):
+        (directory / name).mkdir()
+    straight = run("lora.py", "--path", directory / "straight")
+    interrupted = run("lora.py", "--path", directory / "again", "--stop-after", 10)
+    resumed = run("lora.py", "--path", directory / "again")
+    assert "step 10:" in interrupted and "step 20:" in resumed
+    ends = [re.search(r"-> ([0-9.]+);.*digest ([0-9a-f]{32})", text).groups() for text in (straight, resumed)]
+    assert ends[0] == ends[1]
+    first, last = map(float, re.search(r"loss ([0-9.]+) -> ([0-9.]+)", straight).groups())
+    assert last < 0.9 * first

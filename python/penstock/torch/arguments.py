@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 import os
@@ -9,16 +10,11 @@ from collections.abc import Sequence
 
 import torch
 
-from .. import Path
-from ..errors import InvalidArgument, NotFound, Unsupported
+from .. import Path, errors
+from ..errors import NotFound, Unsupported
 
 
-def refuse(reason: str, what: str, *, wanted: str = "", got: str = "", advice: str = "", kind=InvalidArgument):
-    """Raises the error."""
-    operation = "penstock.torch.AdamW"
-    message = f"{reason}: {what}" + (f", wanted {wanted}" if wanted else "") + (f", got {got}" if got else "")
-    message += f" [{operation}]" + (f"\n  try     {advice}" if advice else "")
-    raise kind(message, operation=operation, object=what, reason=reason, wanted=wanted, got=got, advice=advice)
+refuse = functools.partial(errors.refuse, "penstock.torch.AdamW")
 
 
 def checked_paths(given) -> list[str | Path]:

@@ -1,0 +1,85 @@
+"""Arrays of numpy, tensors of PyTorch and other buffers as bytes, and back. Neither package is imported here."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+from ._core import HostMemory
+from .errors import refuse
+
+_large = 4 << 20  # bytes: worth whole pages
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayType:
+    """What an array is, without its bytes. package: "torch", "numpy", or "" for other buffers."""
+
+    package: str
+    dtype: object
+    shape: tuple[int, ...]
+    nbytes: int
+
+    def __str__(self) -> str:
+        return f"{self.dtype} of shape {self.shape}" if self.package else f"{self.nbytes} bytes"
+
+    def empty(self):
+        """A new array of it, in host memory."""
+        memory = HostMemory(self.nbytes) if self.nbytes >= _large else bytearray(self.nbytes)
+        if self.package == "torch":
+            torch = sys.modules["torch"]
+            if self.nbytes == 0:
+                return torch.empty(self.shape, dtype=self.dtype)
+            return torch.frombuffer(memory, dtype=torch.uint8).view(self.dtype).reshape(self.shape)
+        if self.package == "numpy":
+            return sys.modules["numpy"].frombuffer(memory, self.dtype).reshape(self.shape)
+        return memory
+
+
+def array_type_of(values, function: str) -> ArrayType:
+    """Raises InvalidArgument for what has no bytes."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(values, torch.Tensor):
+        if values.layout != torch.strided or values.device.type == "meta" or values.is_quantized \
+                or hasattr(values, "to_local"):
+            refuse(function, "it is no dense tensor with bytes of its own", "values",
+                   got=f"{type(values).__name__}, {values.dtype}, {values.layout}, on {values.device}",
+                   advice="of a DTensor: its to_local()")
+        return ArrayType("torch", values.dtype, tuple(values.shape), values.numel() * values.element_size())
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(values, (numpy.ndarray, numpy.generic)):
+        if values.dtype.hasobject:
+            refuse(function, "its elements are Python objects", "values", got=str(values.dtype),
+                   advice="pass an array of numbers")
+        return ArrayType("numpy", values.dtype, values.shape, values.nbytes)
+    try:
+        return ArrayType("", None, (), memoryview(values).nbytes)
+    except TypeError:
+        refuse(function, "it is no memory", "values", wanted="an array of numpy, a tensor, or another buffer",
+               got=type(values).__name__)
+
+
+def bytes_of(values, type: ArrayType):
+    """Its bytes without a copy where it is contiguous: a tensor of uint8, which may be on a device, or a buffer."""
+    if type.package == "torch":
+        return values.detach().resolve_conj().resolve_neg().reshape(-1).view(sys.modules["torch"].uint8)
+    if type.package == "numpy":
+        numpy = sys.modules["numpy"]
+        return numpy.ascontiguousarray(values).reshape(-1).view(numpy.uint8)
+    return values
+
+
+def writable_bytes_of(into, type: ArrayType, function: str):
+    """The bytes of an array that is filled. Raises InvalidArgument for one of another type, or not contiguous."""
+    given = array_type_of(into, function)
+    if (given.package, given.dtype, given.shape, given.nbytes) != (type.package, type.dtype, type.shape, type.nbytes):
+        refuse(function, "it is another type", "into", wanted=str(type), got=str(given))
+    is_contiguous = into.is_contiguous() if type.package == "torch" else \
+        into.flags.c_contiguous if type.package == "numpy" else memoryview(into).c_contiguous
+    if not is_contiguous:
+        refuse(function, "it is not contiguous", "into", got=str(given), advice="fill a contiguous array and copy it")
+    return bytes_of(into, type)
+
+
+def is_on_host(flat) -> bool:
+    return getattr(getattr(flat, "device", None), "type", "cpu") == "cpu"

@@ -1,0 +1,257 @@
+"""Named arrays in host memory under a budget, and on drives."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+
+from ._core import Path, Runtime, Tensor
+from .array_bytes import ArrayType, array_type_of, bytes_of, is_on_host, writable_bytes_of
+from .errors import FailedState, NotFound, refuse
+
+_piece_most = 16 << 20  # bytes
+_pieces_ahead = 4
+
+
+class _Entry:
+    """One array: its pieces are tensors of the runtime."""
+
+    def __init__(self, type: ArrayType, pieces: list[Tensor]) -> None:
+        self.type = type
+        self.pieces = pieces
+        self.lock = threading.Lock()
+        self.is_torn = True  # until it was written
+        self.is_removed = False
+
+
+class Store:
+    """Named arrays in host memory under a budget, and on drives.
+
+    budget: bytes of host memory, allocated by the call. paths: on drives, one penstock.Path each; none: all arrays stay
+    in memory. An array leaves memory when others need the room, the one first whose use is furthest away. What is read
+    back is verified. Arrays may be larger than the budget.
+
+    Arrays are of numpy, tensors of PyTorch on any device, or other buffers; get() returns what was put in, in host
+    memory. Any thread may call it; calls for one name follow each other.
+
+        store = penstock.Store(8 << 30, [penstock.Path("/nvme", capacity=64 << 30)])
+        store.put("layer 0", weights)
+        store.prefetch("layer 0")
+        weights = store.get("layer 0")
+        store.park()                    # the memory is free for another program
+        store.unpark()
+    """
+
+    def __init__(self, budget: int, paths: Sequence[Path] = (), *, pinning: str = "none") -> None:
+        self._runtime = Runtime(budget, list(paths), pinning=pinning, lookahead=max(64 << 20, budget))
+        self._budget = budget
+        self._piece = max(4096, min(_piece_most, budget // 4 // 4096 * 4096))
+        self._is_on_disk = len(paths) > 0
+        self._entries: dict[str, _Entry] = {}
+        self._recent: dict[str, None] = {}  # names, the last used one last
+        self._lock = threading.Lock()  # of the dictionaries
+        self._change = threading.Lock()  # held by put(), remove(), park() and unpark()
+
+    def put(self, name: str, values) -> None:
+        """Copies an array into the store, in the place of one with this name.
+
+        Raises InvalidArgument for what has no bytes; NoSpace and BudgetTooSmall, before anything changes; errors of the
+        disk, after which the array is to be put again."""
+        if not isinstance(name, str):
+            refuse("Store.put", "it is no text", "name", got=repr(name))
+        type = array_type_of(values, "Store.put")
+        flat = bytes_of(values, type)
+        with self._change:
+            former = self._entries.get(name)
+            is_in_place = former is not None and former.type.nbytes == type.nbytes
+            entry = former if is_in_place else _Entry(type, self._add_pieces(name, type.nbytes))
+            with entry.lock:
+                try:
+                    self._write(entry, flat)
+                except BaseException:
+                    if not is_in_place:
+                        self._free(entry)
+                    raise
+                entry.type, entry.is_torn = type, False
+            with self._lock:
+                self._entries[name] = entry
+            self._note_use(name)
+            if former is not None and not is_in_place:
+                with former.lock:
+                    self._free(former)
+
+    def get(self, name: str, into=None):
+        """The array with this name: a new one in host memory, or `into`, of the same type and shape, which it fills.
+
+        Raises NotFound; InvalidArgument, for another `into`; Corrupted and others, of the disk; FailedState while the
+        store is parked, and for an array whose put() has failed."""
+        entry = self._entry(name, "Store.get")
+        with entry.lock:
+            self._check_whole(entry, name, "Store.get")
+            result = entry.type.empty() if into is None else into
+            self._read(entry, writable_bytes_of(result, entry.type, "Store.get"))
+        self._note_use(name)
+        return result
+
+    def prefetch(self, *names: str) -> None:
+        """Hints that these arrays are used soon, in this order: they are loaded as far as memory has room."""
+        for name in names:
+            for piece in self._entry(name, "Store.prefetch").pieces:
+                piece.prefetch()
+
+    def remove(self, name: str) -> None:
+        """Frees what the array has. Raises NotFound."""
+        with self._change:
+            entry = self._entry(name, "Store.remove")
+            with entry.lock:
+                self._free(entry)
+            with self._lock:
+                del self._entries[name]
+                self._recent.pop(name, None)
+
+    def park(self, tier: str = "nvme") -> int:
+        """Stores all arrays on the drives and gives the host memory to the operating system, so that another program can
+        use it. Returns the bytes; take_messages() says why they are fewer than the budget. Until unpark(), get() and
+        put() raise FailedState.
+
+        Raises, and changes nothing: FailedState, when it is parked; Unsupported, for a store without paths; BudgetTooSmall
+        while another thread is in get(); errors of the disk."""
+        if tier != "nvme":
+            refuse("Store.park", "arrays of a store are in host memory or on drives", "tier", wanted='"nvme"', got=repr(tier))
+        with self._change:
+            return self._runtime.park()
+
+    def unpark(self, load: bool = True) -> None:
+        """Takes the memory again. load: loads the arrays that were used last, as many as it holds; otherwise they are
+        loaded when they are used. Raises FailedState, when it is not parked; NoSpace, after which it can be called again;
+        errors of the disk, which get() raises again."""
+        with self._change:
+            self._runtime.unpark()
+            if not load:
+                return
+            room, loaded = self._budget, []
+            for name in reversed(self._recent):
+                room -= self._entries[name].type.nbytes
+                if room < 0:
+                    break
+                loaded.append(self._entries[name])
+            pieces = [piece for entry in reversed(loaded) if not entry.is_torn for piece in entry.pieces]
+            for piece in pieces:
+                piece.prefetch()
+            for piece in pieces:
+                with piece.lease("read"):
+                    pass
+
+    def flush(self) -> None:
+        """Waits for what is on its way to the drives. Raises the first error."""
+        self._runtime.flush()
+
+    def nbytes(self, name: str) -> int:
+        return self._entry(name, "Store.nbytes").type.nbytes
+
+    def names(self) -> list[str]:
+        with self._lock:
+            return list(self._entries)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    @property
+    def notes(self) -> list[str]:
+        """Options that are not in effect, with reasons."""
+        return self._runtime.notes
+
+    def report(self) -> dict[str, float]:
+        """That of the runtime: bytes read from the drives and written to them, seconds of waits, and so on."""
+        return self._runtime.report()
+
+    def take_messages(self) -> list[str]:
+        """What has happened since the last call and was no error."""
+        return self._runtime.take_messages()
+
+    def close(self) -> None:
+        """Frees the memory and the space on the drives."""
+        self._runtime.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def _entry(self, name: str, function: str) -> _Entry:
+        entry = self._entries.get(name)
+        if entry is None:
+            refuse(function, "there is no such array", repr(name), wanted="a name that was put", kind=NotFound)
+        return entry
+
+    def _check_whole(self, entry: _Entry, name: str, function: str) -> None:
+        if entry.is_removed:
+            refuse(function, "another thread has removed it", repr(name), kind=NotFound)
+        if entry.is_torn:
+            refuse(function, "a put() of it has failed half-way", repr(name), advice="put it again", kind=FailedState)
+
+    def _note_use(self, name: str) -> None:
+        with self._lock:
+            if name in self._entries:
+                self._recent.pop(name, None)
+                self._recent[name] = None
+
+    def _add_pieces(self, name: str, nbytes: int) -> list[Tensor]:
+        pieces = []
+        # What is going to leave memory is written at once, while the next pieces come.
+        leaves = nbytes + sum(entry.type.nbytes for entry in self._entries.values()) > self._budget
+        try:
+            for first in range(0, nbytes, self._piece):
+                pieces.append(self._runtime.add(name, min(self._piece, nbytes - first), in_memory=not self._is_on_disk,
+                                                write_behind=self._is_on_disk and leaves))
+        except BaseException:
+            for piece in pieces:
+                piece.remove()
+            raise
+        return pieces
+
+    def _free(self, entry: _Entry) -> None:
+        entry.is_removed = True
+        for piece in entry.pieces:
+            piece.remove()
+        entry.pieces = []
+
+    def _write(self, entry: _Entry, flat) -> None:
+        staging = None if is_on_host(flat) else self._staging(flat)
+        first = 0
+        for piece in entry.pieces:
+            if staging is None:
+                piece.write(flat, first=first)
+            else:
+                part = staging[:piece.nbytes]
+                part.copy_(flat[first:first + piece.nbytes])
+                piece.write(part)
+            first += piece.nbytes
+            entry.is_torn = True  # until all pieces are written
+
+    def _read(self, entry: _Entry, flat) -> None:
+        staging = None if is_on_host(flat) else self._staging(flat)
+        first = 0
+        for number, piece in enumerate(entry.pieces):
+            for ahead in entry.pieces[number + 1:number + 1 + _pieces_ahead]:
+                ahead.prefetch()
+            if staging is None:
+                piece.read(flat, first=first)
+            else:
+                part = staging[:piece.nbytes]
+                piece.read(part)
+                flat[first:first + piece.nbytes].copy_(part)
+            first += piece.nbytes
+
+    def _staging(self, flat):
+        """Host memory through which a tensor of another device passes."""
+        torch = sys.modules["torch"]
+        return torch.empty(min(self._piece, max(1, flat.numel())), dtype=torch.uint8, pin_memory=flat.device.type == "cuda")

@@ -1,0 +1,96 @@
+#pragma once
+
+#include "handle.hpp"
+#include "tile.hpp"
+
+#include <penstock/penstock.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+// What penstock.torch.shard is made of. Each class is one object of the C interface.
+namespace penstock::python {
+
+class Config {
+ public:
+  Config(const std::string& text, const std::string& name, std::uint32_t world_size);
+  [[nodiscard]] std::string json() const;
+  [[nodiscard]] nb::list notes() const;
+  [[nodiscard]] std::shared_ptr<penstock_config> get(const char* function) const {
+    return handle_.get(function);
+  }
+
+ private:
+  Handle<penstock_config, penstock_config_free> handle_;
+};
+
+class Layout {
+ public:
+  Layout();
+  std::uint32_t add_unit(const std::string& name);
+  void add_parameter(std::uint32_t unit, const std::string& name, const std::vector<std::uint64_t>& shape,
+                     std::uint32_t group);
+  std::uint32_t add_group(bool frozen, std::optional<double> learning_rate_factor,
+                          std::optional<double> weight_decay);
+  [[nodiscard]] std::shared_ptr<penstock_layout> get(const char* function) const {
+    return handle_.get(function);
+  }
+
+ private:
+  Handle<penstock_layout, penstock_layout_free> handle_;
+};
+
+class ProcessGroup {
+ public:
+  ProcessGroup();
+  [[nodiscard]] std::uint32_t rank() const { return identity_.rank; }
+  [[nodiscard]] std::uint32_t ranks() const { return identity_.ranks; }
+  [[nodiscard]] std::uint32_t local_rank() const { return identity_.local_rank; }
+  [[nodiscard]] std::shared_ptr<penstock_process_group> get(const char* function) const {
+    return handle_.get(function);
+  }
+
+ private:
+  Handle<penstock_process_group, penstock_process_group_free> handle_;
+  penstock_rank_identity identity_{.size = sizeof(identity_)};
+};
+
+class Engine {
+ public:
+  using Address = std::uintptr_t;
+  using Source = std::tuple<Address, std::uint64_t, std::string>;  // elements, dtype
+
+  Engine(const Config& config, const Layout& layout, const ProcessGroup* group);
+
+  void initialize(const std::vector<std::vector<Source>>& values);
+  void begin_step(std::optional<std::uint32_t> micro_batches, std::optional<double> learning_rate);
+  void gather(std::uint32_t unit, const std::vector<Address>& into);
+  void reduce(std::uint32_t unit, const std::vector<Source>& gradients);
+  [[nodiscard]] nb::dict step();
+  void finish_update();
+  void abandon_step(const std::string& cause);
+  [[nodiscard]] nb::dict report() const;
+  [[nodiscard]] nb::list notes() const;
+  [[nodiscard]] std::string digest() const;
+  void commit(nb::bytes client);
+  [[nodiscard]] std::string save_checkpoint(const std::string& directory, nb::bytes client,
+                                            std::uint32_t keep);
+  [[nodiscard]] nb::object resume();
+  [[nodiscard]] nb::object load_checkpoint(const std::string& directory);
+  void close();
+
+ private:
+  [[nodiscard]] static std::vector<penstock_source> sources_of(const std::vector<Source>& given,
+                                                               const char* function);
+  [[nodiscard]] static nb::object of_resumed(penstock_resumed* resumed);
+
+  std::shared_ptr<penstock_process_group> group_;  // outlives the engine
+  Handle<penstock_engine, penstock_engine_free> engine_;
+  Handle<penstock_stream, penstock_stream_free> stream_;  // ends first
+};
+
+}  // namespace penstock::python

@@ -1,0 +1,197 @@
+"""penstock.Store: named arrays in host memory under a budget, and on drives."""
+
+import pathlib
+import threading
+
+import numpy as np
+import penstock
+import pytest
+
+mib = 1 << 20
+
+
+@pytest.fixture
+def store(directory):
+    """With room for four arrays of 1 MiB in memory."""
+    with penstock.Store(4 * mib, [penstock.Path(directory, 64 * mib)]) as made:
+        yield made
+
+
+def array_of(number, nbytes=mib):
+    return np.random.default_rng(number).integers(0, 256, nbytes, dtype=np.uint8)
+
+
+def resident():
+    with open("/proc/self/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmRSS:"))
+
+
+def test_arrays_beyond_the_budget_come_back(store):
+    for number in range(12):
+        store.put(f"array {number}", array_of(number))
+    store.prefetch("array 3", "array 4")
+    for number in (3, 4, 0, 11, 7):
+        assert np.array_equal(store.get(f"array {number}"), array_of(number))
+    assert len(store) == 12 and "array 3" in store and "array 12" not in store
+    assert store.names() == list(store) == [f"array {number}" for number in range(12)]
+    assert store.report()["bytes_read"] > 0 and store.notes == [] and store.take_messages() == []
+    assert store.nbytes("array 3") == mib
+
+
+@pytest.mark.parametrize("values", [
+    np.arange(24, dtype=np.float64).reshape(2, 3, 4), np.float16(3), np.zeros((0, 5), np.int32), np.array([True, False]),
+    np.arange(12).reshape(3, 4).T, np.array([1 + 2j]), np.array(["2026-11-26"], "datetime64[D]"),
+    np.zeros(3, [("a", "i4"), ("b", "f8")]), np.arange(3 * mib, dtype=np.int16)])
+def test_arrays_keep_their_type_and_shape(store, values):
+    store.put("a", values)
+    got = store.get("a")
+    assert got.dtype == values.dtype and got.shape == values.shape and np.array_equal(got, values)
+    got[...] = np.zeros(1, got.dtype)  # a copy, which may be written
+    assert np.array_equal(store.get("a"), values)
+
+
+def test_other_buffers_come_back_as_bytes(store):
+    for values in (b"abc", bytearray(b"defg"), memoryview(b"hi"), b""):
+        store.put("a", values)
+        assert bytes(store.get("a")) == bytes(values)
+    store.put("large", bytes(5 * mib))
+    assert len(memoryview(store.get("large"))) == 5 * mib
+
+
+def test_an_array_may_be_larger_than_the_budget(store):
+    large = array_of(1, 11 * mib + 5)
+    store.put("large", large)
+    assert np.array_equal(store.get("large"), large)
+    into = np.empty_like(large)
+    assert store.get("large", into=into) is into and np.array_equal(into, large)
+
+
+def test_put_takes_the_place_of_an_array(store):
+    store.put("a", array_of(1))
+    store.put("a", array_of(2))
+    assert np.array_equal(store.get("a"), array_of(2))
+    store.put("a", array_of(3).view(np.float32))  # as many bytes of another type
+    assert store.get("a").dtype == np.float32
+    for number in range(100):  # other sizes free what was there: there are 64 MiB
+        store.put("a", array_of(number, mib + number))
+    assert np.array_equal(store.get("a"), array_of(99, mib + 99))
+    store.remove("a")
+    assert "a" not in store and len(store) == 0
+    with pytest.raises(penstock.NotFound, match="no such array: 'a'"):
+        store.get("a")
+
+
+def test_a_store_without_paths_is_in_memory():
+    with penstock.Store(4 * mib) as store:
+        store.put("a", array_of(1))
+        assert np.array_equal(store.get("a"), array_of(1))
+        with pytest.raises(penstock.BudgetTooSmall, match="b"):
+            store.put("b", array_of(2, 4 * mib))
+        assert store.names() == ["a"]
+        store.put("b", array_of(2, 2 * mib))  # the memory of what was refused is free
+        with pytest.raises(penstock.Unsupported, match="a"):
+            store.park()
+        assert np.array_equal(store.get("a"), array_of(1))
+
+
+def test_parking_frees_the_memory(directory):
+    with penstock.Store(64 * mib, [penstock.Path(directory, 128 * mib)]) as store:
+        for number in range(14):
+            store.put(str(number), array_of(number, 4 * mib))
+        before = resident()
+        assert store.park() == 64 * mib
+        assert resident() < before - 60 * mib
+        for call in (lambda: store.get("1"), lambda: store.put("1", array_of(1, 4 * mib)), lambda: store.park()):
+            with pytest.raises(penstock.FailedState, match="parked"):
+                call()
+        store.unpark()
+        read = store.report()["bytes_read"]
+        assert read > 50 * mib  # loaded already
+        for number in range(14):
+            assert np.array_equal(store.get(str(number)), array_of(number, 4 * mib))
+        assert store.report()["bytes_read"] == read
+        with pytest.raises(penstock.FailedState, match="not parked"):
+            store.unpark()
+        store.park("nvme")
+        read = store.report()["bytes_read"]
+        store.unpark(load=False)
+        assert store.report()["bytes_read"] == read
+        with pytest.raises(penstock.InvalidArgument, match="tier"):
+            store.park("host")
+
+
+def test_a_full_drive_is_reported_and_the_former_array_stays(directory):
+    with penstock.Store(4 * mib, [penstock.Path(directory, 8 * mib)]) as store:
+        store.put("a", array_of(1, 5 * mib))
+        with pytest.raises(penstock.NoSpace, match="a"):
+            store.put("a", array_of(2, 6 * mib))
+        assert np.array_equal(store.get("a"), array_of(1, 5 * mib))
+        store.put("b", array_of(3, 2 * mib))
+        assert np.array_equal(store.get("b"), array_of(3, 2 * mib))
+
+
+def test_what_was_changed_on_the_drive_is_not_returned(directory):
+    with penstock.Store(4 * mib, [penstock.Path(directory, 16 * mib)]) as store:
+        for number in range(8):
+            store.put(str(number), array_of(number))
+        store.park()
+        file, = (path for path in pathlib.Path("/proc/self/fd").iterdir()  # it has no name
+                 if path.is_symlink() and str(path.readlink()).startswith(f"{directory}/"))
+        with open(file, "r+b") as damaged:
+            damaged.write(bytes(16 * mib))
+        store.unpark(load=False)
+        with pytest.raises(penstock.Corrupted, match="0"):
+            store.get("0")
+        store.put("0", array_of(9))
+        assert np.array_equal(store.get("0"), array_of(9))
+
+
+@pytest.mark.parametrize("call, kind, text", [
+    (lambda store: store.put("a", 3), penstock.InvalidArgument, "no memory"),
+    (lambda store: store.put("a", None), penstock.InvalidArgument, "NoneType"),
+    (lambda store: store.put("a", np.array([object()])), penstock.InvalidArgument, "Python objects"),
+    (lambda store: store.put(1, b"a"), penstock.InvalidArgument, "name"),
+    (lambda store: store.get("none"), penstock.NotFound, "'none'"),
+    (lambda store: store.prefetch("none"), penstock.NotFound, "'none'"),
+    (lambda store: store.remove("none"), penstock.NotFound, "'none'"),
+    (lambda store: store.nbytes("none"), penstock.NotFound, "'none'"),
+    (lambda store: store.get("there", into=np.zeros(4, np.float32)), penstock.InvalidArgument, "float64 of shape"),
+    (lambda store: store.get("there", into=np.zeros((4, 2))[:, 0]), penstock.InvalidArgument, "not contiguous"),
+    (lambda store: store.get("there", into=bytearray(32)), penstock.InvalidArgument, "got 32 bytes"),
+    (lambda store: store.get("there", into=3), penstock.InvalidArgument, "no memory"),
+])
+def test_misuse_is_refused(store, call, kind, text):
+    store.put("there", np.ones(4))
+    with pytest.raises(kind, match=text):
+        call(store)
+    assert store.names() == ["there"] and np.array_equal(store.get("there"), np.ones(4))
+
+
+def test_a_closed_store_is_refused(store):
+    store.put("a", b"abc")
+    store.close()
+    with pytest.raises(penstock.FailedState, match="closed"):
+        store.get("a")
+
+
+def test_threads_share_a_store(store):
+    failures = []
+
+    def work(thread):
+        try:
+            for round_ in range(20):
+                name = f"of {(thread + round_) % 3}"
+                store.put(name, np.full(300_000, thread * 100 + round_, np.int32))
+                got = store.get(name)  # another thread's may be there now, whole
+                assert (got == got[0]).all()
+                own = f"own {thread}"
+                store.put(own, np.full(100_000 + round_, thread))
+                assert (store.get(own) == thread).all()
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []

@@ -1,0 +1,415 @@
+"""penstock.torch.shard beside plain PyTorch."""
+
+import copy
+import gc
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import penstock  # noqa: E402
+import penstock.torch  # noqa: E402
+
+
+class Block(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(width)
+        self.up = torch.nn.Linear(width, 2 * width)
+        self.down = torch.nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+
+
+class Positions(torch.nn.Module):
+    """Returns its own weight."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(5, width))
+
+    def forward(self):
+        return self.weight[None]
+
+
+class Borrower(torch.nn.Module):
+    """Uses the weight of a module that it does not call."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = torch.nn.ModuleList([torch.nn.Linear(width, width)])
+
+    def forward(self, x):
+        return x + torch.nn.functional.linear(x, self.inner[0].weight, self.inner[0].bias)
+
+
+class Model(torch.nn.Module):
+    """With a tied weight, a weight that leaves its module, a module that is used twice, and a buffer."""
+
+    def __init__(self, width=32, tokens=11):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(tokens, width)
+        self.positions = Positions(width)
+        self.blocks = torch.nn.ModuleList([Block(width) for _ in range(3)])
+        self.attention = torch.nn.MultiheadAttention(width, 4, bias=False, batch_first=True)  # its bias of keys has no gradient
+        self.borrower = Borrower(width)
+        self.norm = torch.nn.LayerNorm(width)
+        self.register_buffer("calls", torch.zeros(()))
+        self.scale = torch.nn.Parameter(torch.ones(()))
+        self.head = torch.nn.Linear(width, tokens, bias=False)
+        self.head.weight = self.embedding.weight
+        torch.nn.init.normal_(self.embedding.weight, std=0.2)
+        self.checkpoint = None  # use_reentrant
+
+    def forward(self, tokens):
+        self.calls += 1
+        x = self.embedding(tokens) + self.positions()
+        for block in (*self.blocks, self.blocks[1]):
+            if self.checkpoint is None:
+                x = block(x)
+            else:
+                x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=self.checkpoint)
+        x = x + self.attention(x, x, x)[0]
+        return self.head(self.norm(self.borrower(x)) * self.scale)
+
+
+def make_model(seed=0):
+    torch.manual_seed(seed)
+    return Model()
+
+
+def batch_of(step, micro_batch=0):
+    generator = torch.Generator().manual_seed(100 * step + micro_batch)
+    tokens = torch.randint(11, (4, 5), generator=generator)
+    return tokens, tokens.roll(1, 1)
+
+
+def loss_of(model, batch):
+    tokens, target = batch
+    return torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1).float(), target.flatten())
+
+
+def config_of(directory=None, micro_batches=1, **more):
+    config = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": micro_batches,
+              "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.01}},
+              "zero_optimization": {"stage": 3}, "gradient_clipping": 0, **more}
+    if directory is not None:
+        offload = {"device": "nvme", "nvme_path": str(directory)}
+        config["zero_optimization"] |= {"offload_param": offload, "offload_optimizer": offload}
+    return config
+
+
+def train_plainly(model, steps, micro_batches=1):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
+    losses = []
+    for step in steps:
+        optimizer.zero_grad()
+        for micro_batch in range(micro_batches):
+            loss = loss_of(model, batch_of(step, micro_batch))
+            (loss / micro_batches).backward()
+            losses.append(loss.item())
+        optimizer.step()
+    return losses
+
+
+def train(model, steps, micro_batches=1):
+    losses = []
+    for step in steps:
+        for micro_batch in range(micro_batches):
+            loss = loss_of(model, batch_of(step, micro_batch))
+            model.backward(loss)
+            updated = model.step()
+            losses.append(loss.item())
+        assert updated
+    return losses
+
+
+@pytest.fixture(params=["memory", "nvme"])
+def place(request, directory):
+    return None if request.param == "memory" else directory
+
+
+@pytest.mark.parametrize("whole", [(), (Block,), (Model,)])
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_it_trains_as_plain_pytorch(place, whole, micro_batches):
+    expected, module = make_model(), make_model()
+    losses = train_plainly(expected, range(4), micro_batches)
+    model = penstock.torch.shard(module, config_of(place, micro_batches), whole=whole)
+    assert train(model, range(4), micro_batches) == pytest.approx(losses, abs=1e-5)
+    with model.gathered() as gathered:
+        assert gathered is module
+        for (name, one), other in zip(gathered.named_parameters(), expected.parameters()):
+            torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4, msg=name)
+        for one, other in zip(gathered.buffers(), expected.buffers()):
+            torch.testing.assert_close(one, other)
+    assert all(parameter.numel() == 0 for parameter in module.parameters())
+    model.close()
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("whole", [(), (Block,)])
+def test_activations_may_be_checkpointed(reentrant, whole):
+    expected, module = make_model(), make_model()
+    losses = train_plainly(expected, range(3))
+    module.checkpoint = reentrant
+    model = penstock.torch.shard(module, config_of(), whole=whole)
+    assert train(model, range(3)) == pytest.approx(losses, abs=1e-5)
+
+
+def test_losses_in_bfloat16_are_those_in_float32_within_its_rounding(place):
+    losses = train_plainly(make_model(), range(20))
+    model = penstock.torch.shard(make_model(), config_of(place, bf16={"enabled": True}))
+    assert train(model, range(20)) == pytest.approx(losses, rel=0.02)
+    with model.gathered() as module:
+        assert {one.dtype for one in module.parameters()} == {torch.bfloat16}
+
+
+def test_float16_has_a_loss_scale():
+    losses = train_plainly(make_model(), range(4))
+    model = penstock.torch.shard(make_model(), config_of(fp16={"enabled": True, "loss_scale": 0,
+                                                               "initial_scale_power": 40}))
+    step = skipped = 0
+    while step < 4 and skipped < 60:
+        loss = loss_of(model, batch_of(step))
+        assert loss.item() == pytest.approx(losses[step], rel=0.01)  # a skipped step changes nothing
+        model.backward(loss)
+        if model.step():
+            step += 1
+        else:
+            skipped += 1
+            assert model.last_step["skip_reason"]
+    assert 10 < skipped < 60 and model.completed_steps == 4 and model.report()["skipped_steps"] == skipped
+
+
+class Adapted(torch.nn.Module):
+    """A frozen layer with a trained one beside it, as in LoRA."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.down = torch.nn.Linear(layer.in_features, 4, bias=False)
+        self.up = torch.nn.Linear(4, layer.out_features, bias=False)
+
+    def forward(self, x):
+        return self.layer(x) + self.up(self.down(x))
+
+
+@pytest.mark.parametrize("whole", [(), (Block,), (Adapted,), (Model,)])
+def test_frozen_parameters_are_not_changed(place, whole):
+    def make():
+        model = make_model().requires_grad_(False)
+        torch.manual_seed(3)
+        for block in model.blocks:
+            block.up = Adapted(block.up)
+        return model
+    expected, module = make(), make()
+    losses = train_plainly(expected, range(4))
+    model = penstock.torch.shard(module, config_of(place), whole=whole)
+    assert train(model, range(4)) == pytest.approx(losses, abs=1e-5)
+    with model.gathered():
+        for (name, one), other in zip(module.named_parameters(), expected.named_parameters()):
+            if one.requires_grad:
+                torch.testing.assert_close(one, other[1], atol=2e-5, rtol=1e-4, msg=name)
+            else:
+                assert torch.equal(one, other[1]), name
+
+
+def test_parameters_without_a_gradient_get_zeros():
+    expected, module = make_model(), make_model()
+    for model in (expected, module):
+        model.unused = torch.nn.Linear(3, 3)
+        model.blocks[0].unused = torch.nn.Parameter(torch.ones(3))
+    losses = train_plainly(expected, range(3))
+    model = penstock.torch.shard(module, config_of(), whole=(Block,))
+    assert train(model, range(3)) == pytest.approx(losses, abs=1e-5)
+
+
+def test_weight_decay_is_of_each_parameter():
+    expected, module = make_model(), make_model()
+    matrices = [one for one in expected.parameters() if one.dim() > 1]
+    others = [one for one in expected.parameters() if one.dim() <= 1]
+    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.5}, {"params": others, "weight_decay": 0}], lr=1e-3)
+    config = config_of()
+    config["optimizer"]["params"]["weight_decay"] = 0.5
+    model = penstock.torch.shard(module, config, weight_decay_of=lambda name, one: 0.0 if one.dim() <= 1 else None)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = loss_of(expected, batch_of(step))
+        loss.backward()
+        optimizer.step()
+        assert train(model, [step]) == pytest.approx([loss.item()], abs=1e-5)
+
+
+def test_learning_rates_may_be_given():
+    expected = make_model()
+    optimizer = torch.optim.AdamW(expected.parameters(), lr=1e-3, weight_decay=0.01)
+    model = penstock.torch.shard(make_model(), config_of())
+    for step, rate in enumerate((1e-3, 5e-4, 2e-3)):
+        optimizer.param_groups[0]["lr"] = model.learning_rate = rate
+        optimizer.zero_grad()
+        loss = loss_of(expected, batch_of(step))
+        loss.backward()
+        optimizer.step()
+        assert train(model, [step]) == pytest.approx([loss.item()], abs=1e-5)
+        assert model.last_step["learning_rate"] == pytest.approx(rate)
+
+
+def test_evaluation_gathers_and_changes_nothing(place):
+    expected, module = make_model(), make_model()
+    model = penstock.torch.shard(module, config_of(place))
+    train_plainly(expected, range(1))
+    train(model, range(1))
+    for _ in range(2):
+        with torch.no_grad():
+            assert loss_of(model, batch_of(7)).item() == pytest.approx(loss_of(expected, batch_of(7)).item(), abs=1e-5)
+    assert model.completed_steps == 1
+
+
+def durable(directory):
+    return config_of(directory, penstock={"durable_directory": str(directory / "run")})
+
+
+client = {"epoch": 3, "seed": torch.arange(3), "names": ["a", None]}
+
+
+def test_a_run_goes_on_from_its_last_commit(directory):
+    losses = train(penstock.torch.shard(make_model(), config_of()), range(6))
+    first = penstock.torch.shard(make_model(), durable(directory))
+    assert first.resumed is None
+    assert train(first, range(3)) == pytest.approx(losses[:3], abs=1e-6)
+    first.commit(client)
+    digest = first.digest()
+    train(first, [9])  # is lost
+    first.close()
+    second = penstock.torch.shard(make_model(seed=5), durable(directory))
+    step, found = second.resumed
+    assert step == 3 and found["epoch"] == 3 and found["names"] == ["a", None] and torch.equal(found["seed"], client["seed"])
+    assert second.digest() == digest and second.module.calls == 3
+    assert train(second, range(3, 6)) == pytest.approx(losses[3:], abs=1e-6)
+    second.close()
+
+
+def test_a_run_goes_on_from_a_checkpoint(directory):
+    losses = train(penstock.torch.shard(make_model(), config_of()), range(6))
+    first = penstock.torch.shard(make_model(), durable(directory))
+    train(first, range(3))
+    path = first.save_checkpoint(directory / "checkpoints", client)
+    assert path.startswith(str(directory / "checkpoints"))
+    digest = first.digest()
+    first.close()
+    second = penstock.torch.shard(make_model(seed=5), config_of())
+    train(second, [7])
+    step, found = second.load_checkpoint(directory / "checkpoints")
+    assert step == 3 and found["names"] == ["a", None]
+    assert second.digest() == digest and second.module.calls == 3
+    assert train(second, range(3, 6)) == pytest.approx(losses[3:], abs=1e-6)
+    with pytest.raises(penstock.NotFound):
+        second.load_checkpoint(directory / "none")
+
+
+def test_a_step_may_be_abandoned():
+    expected = make_model()
+    losses = train_plainly(expected, range(3))
+    model = penstock.torch.shard(make_model(), config_of())
+    assert train(model, [0]) == pytest.approx(losses[:1], abs=1e-5)
+
+    class Failure(RuntimeError):
+        pass
+
+    def fail(*_):
+        raise Failure
+    hook = model.module.blocks[1].up.register_forward_hook(fail)
+    with pytest.raises(Failure):
+        model(batch_of(1)[0])
+    hook.remove()
+    model.abandon_step("the forward has failed")
+    loss = loss_of(model, batch_of(1))
+    handle = model.module.blocks[1].up.register_full_backward_hook(fail)
+    with pytest.raises(Failure):
+        model.backward(loss_of(model, batch_of(1)))
+    handle.remove()
+    with pytest.raises(penstock.FailedState, match="(?s)backward has failed.*abandon_step"):
+        model(batch_of(1)[0])
+    with pytest.raises(penstock.FailedState, match="abandon_step"):
+        model.step()
+    model.abandon_step()
+    del loss
+    assert train(model, [1, 2]) == pytest.approx(losses[1:], abs=1e-5)
+
+
+def test_parameters_have_no_memory_outside_of_their_use():
+    module = make_model()
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    model = penstock.torch.shard(module, config_of())
+    gathered = []
+
+    def note(*_):
+        gathered.append({names[id(one)] for one in module.parameters() if one.numel() > 0})
+    for block in module.blocks:
+        block.up.register_forward_pre_hook(note)
+    with torch.no_grad():
+        model(batch_of(0)[0])
+    assert len(gathered) == 4
+    for one, number in zip(gathered, (0, 1, 2, 1)):
+        assert one - {"positions.weight"} == {f"blocks.{number}.up.weight", f"blocks.{number}.up.bias", "scale"}
+    gc.collect()
+    with pytest.raises(RuntimeError):  # of PyTorch: the shapes do not fit
+        torch.nn.functional.linear(torch.ones(2, 32), module.blocks[0].up.weight)
+
+
+@pytest.mark.parametrize("change, kind, text", [
+    (lambda model: model.requires_grad_(False), penstock.InvalidArgument, "no parameter that is trained"),
+    (lambda model: model.double(), penstock.InvalidArgument, "scale.*float64"),
+    (lambda model: model.to("meta"), penstock.Unsupported, "scale.*meta"),
+    (lambda model: setattr(model, "empty", torch.nn.Parameter(torch.empty(0, 3))), penstock.Unsupported, "empty"),
+    (lambda model: setattr(model.head, "weight", torch.nn.Parameter(torch.ones(32, 11).t())), penstock.Unsupported,
+     "head.weight.*strides"),
+    (lambda model: setattr(model.scale, "grad", torch.ones(())), penstock.InvalidArgument, "scale"),
+])
+def test_modules_that_cannot_be_sharded_are_refused(change, kind, text):
+    model = make_model()
+    change(model)
+    before = {name: one.clone() for name, one in model.named_parameters() if one.device.type == "cpu"}
+    with pytest.raises(kind, match=text):
+        penstock.torch.shard(model, config_of())
+    assert all(torch.equal(one, before[name]) for name, one in model.named_parameters() if name in before)
+
+
+@pytest.mark.parametrize("config, kind, text", [
+    ({"optimizer": {"type": "Adamm"}}, penstock.InvalidConfig, "optimizer"),
+    ({"bf16": {"enabled": True}, "fp16": {"enabled": True}}, penstock.InvalidConfig, "16"),
+    ({"penstock": {"host_budget": "4KB"}}, penstock.Error, "budget"),
+])
+def test_configurations_are_checked_before_anything_changes(config, kind, text):
+    model = make_model()
+    before = copy.deepcopy(model)
+    with pytest.raises(kind, match=text):
+        penstock.torch.shard(model, {**config_of(), **config})
+    with pytest.raises(FileNotFoundError):
+        penstock.torch.shard(model, "/no/such/file.json")
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), before.parameters()))
+
+
+def test_misuse_is_refused():
+    model = penstock.torch.shard(make_model(), config_of(micro_batches=2))
+    with pytest.raises(penstock.FailedState, match="no backward"):
+        model.step()
+    loss = loss_of(model, batch_of(0))
+    with pytest.raises(penstock.FailedState, match=r"wanted model.backward\(loss\)"):
+        loss.backward()
+    model.abandon_step()
+    with pytest.raises(penstock.Unsupported, match="(?s)gathered"):
+        model.state_dict()
+    for _ in range(2):
+        assert not model.step() if model._micro_batches else True
+        model.backward(loss_of(model, batch_of(0)))
+    with pytest.raises(penstock.FailedState, match=r"(?s)2 a step.*call step\(\)"):
+        model.backward(loss_of(model, batch_of(0)))
+    with model.gathered():
+        with pytest.raises(penstock.FailedState, match="in use"):
+            model.step()
+    assert model.step()
+    model.close()
+    with pytest.raises(penstock.FailedState, match="closed"):
+        model(batch_of(0)[0])

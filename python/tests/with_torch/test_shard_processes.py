@@ -1,0 +1,55 @@
+"""penstock.torch.shard with several processes, as torchrun starts them."""
+
+import os
+import socket
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from with_torch.test_shard import batch_of, config_of, loss_of, make_model, train_plainly  # noqa: E402
+
+import penstock.torch  # noqa: E402
+
+ranks = 2
+
+
+def work(rank, port, directory, results):
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks),
+                      MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    config = config_of(directory, penstock={"durable_directory": f"{directory}/run"})
+    config["train_micro_batch_size_per_gpu"] = 2
+    model = penstock.torch.shard(make_model(), config)
+    assert (model.rank, model.ranks) == (rank, ranks)
+    losses = []
+    for step in range(len(model.resumed or ()) and model.resumed[0], 6):
+        tokens, target = batch_of(step)
+        half = slice(2 * rank, 2 * rank + 2)
+        loss = loss_of(model, (tokens[half], target[half]))
+        model.backward(loss)
+        model.step()
+        losses.append(loss.item())
+        if step == 2 and model.resumed is None:
+            model.commit({"step": 3})
+            break
+    results.put((rank, losses, model.digest()))
+    model.close()
+
+
+def run(directory):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1] - 1  # rank 0 listens on the next one
+    results = torch.multiprocessing.get_context("spawn").SimpleQueue()
+    torch.multiprocessing.spawn(work, (port, str(directory), results), nprocs=ranks)
+    return sorted(results.get() for _ in range(ranks))
+
+
+def test_two_processes_train_as_one_and_go_on_from_their_commit(directory):
+    expected = train_plainly(make_model(), range(6))
+    first, second = run(directory), run(directory)
+    for results in (first, second):
+        assert results[0][2] == results[1][2]  # one model
+    losses = [sum(values) / ranks for results in (first, second) for values in zip(results[0][1], results[1][1])]
+    assert losses == pytest.approx(expected, abs=1e-5)

@@ -1,0 +1,190 @@
+"""penstock.Store with tensors of PyTorch; penstock.torch.park and offload_activations."""
+
+import gc
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import penstock  # noqa: E402
+import penstock.torch  # noqa: E402
+
+mib = 1 << 20
+
+
+@pytest.fixture
+def store(directory):
+    with penstock.Store(8 * mib, [penstock.Path(directory, 256 * mib)]) as made:
+        yield made
+
+
+def make_model():
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(600, 900), torch.nn.BatchNorm1d(900), torch.nn.ReLU(),
+                                torch.nn.Linear(900, 600), torch.nn.Linear(600, 600))
+    model.append(torch.nn.Linear(600, 600))
+    model[5].weight = model[4].weight  # tied
+    return model
+
+
+@pytest.mark.parametrize("values", [
+    torch.arange(24.0).reshape(2, 3, 4), torch.ones(7, dtype=torch.bfloat16), torch.tensor(3), torch.empty(0, 4),
+    torch.ones(5, requires_grad=True), torch.arange(12).reshape(3, 4).t(), torch.tensor([True, False]),
+    torch.randn(3, dtype=torch.complex64).conj(), torch.ones(4).to(torch.float8_e4m3fn), torch.ones(3, 1).expand(3, 5),
+    torch.randn(3 * mib)])
+def test_tensors_keep_their_type_and_shape(store, values):
+    store.put("a", values)
+    got = store.get("a")
+    assert got.dtype == values.dtype and got.shape == values.shape and not got.requires_grad
+    assert torch.equal(got.float() if got.dtype == torch.float8_e4m3fn else got,
+                       values.float() if got.dtype == torch.float8_e4m3fn else values.detach())
+    got.zero_()  # a copy
+
+
+def test_tensors_are_filled_in_place(store):
+    values = torch.randn(5, 7)
+    store.put("a", values)
+    into = torch.nn.Parameter(torch.zeros(5, 7))
+    with torch.no_grad():
+        assert store.get("a", into=into) is into
+    assert torch.equal(into, values)
+    with pytest.raises(penstock.InvalidArgument, match=r"wanted torch.float32 of shape \(5, 7\)"):
+        store.get("a", into=torch.zeros(7, 5))
+    with pytest.raises(penstock.InvalidArgument, match="not contiguous"):
+        store.get("a", into=torch.zeros(7, 5).t())
+
+
+@pytest.mark.parametrize("values", [torch.ones(3).to_sparse(), torch.ones(3, device="meta"),
+                                    torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)])
+def test_tensors_without_bytes_are_refused(store, values):
+    with pytest.raises(penstock.InvalidArgument, match="no dense tensor"):
+        store.put("a", values)
+
+
+def test_a_parked_module_has_no_memory_and_comes_back(store):
+    model, expected = make_model(), make_model()
+    for one in (model, expected):
+        one(torch.ones(4, 600))  # changes the buffers
+    parameters = list(model.parameters())
+    parked = penstock.torch.park(model, store)
+    assert all(tensor.untyped_storage().nbytes() == 0 for tensor in [*model.parameters(), *model.buffers()])
+    assert len(store) == len({id(one) for one in [*model.parameters(), *model.buffers()]})
+    parked.unpark()
+    assert len(store) == 0
+    assert all(one is other for one, other in zip(model.parameters(), parameters))
+    assert model[5].weight is model[4].weight
+    for one, other in zip([*model.parameters(), *model.buffers()], [*expected.parameters(), *expected.buffers()]):
+        assert torch.equal(one, other)
+    parked.unpark()  # does nothing
+
+
+def test_two_modules_are_parked_in_one_store(store):
+    models = make_model(), make_model()
+    values = torch.randn(2, 600)
+    expected = [model.eval()(values) for model in models]
+    with penstock.torch.park(models[0], store, "first."), penstock.torch.park(models[1], store, "second."):
+        store.park()
+        store.unpark(load=False)
+    for model, one in zip(models, expected):
+        assert torch.equal(model(values), one)
+    with penstock.torch.park(models[0], store):
+        with pytest.raises(penstock.InvalidArgument, match="(?s)0.weight.*another prefix"):
+            penstock.torch.park(models[1], store)
+    assert torch.equal(models[1](values), expected[1])
+
+
+def test_memory_that_cannot_be_freed_is_refused(store):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 3))
+    model[1].weight.data = torch.from_numpy(model[1].weight.detach().numpy().copy())
+    with pytest.raises(penstock.Unsupported, match="(?s)1.weight.*clone"):
+        penstock.torch.park(model, store)
+    model[1].weight.data = model[1].weight.data.clone().share_memory_()
+    with pytest.raises(penstock.Unsupported, match="1.weight"):
+        penstock.torch.park(model, store)
+    with pytest.raises(penstock.Unsupported, match="meta"):
+        penstock.torch.park(torch.nn.Linear(3, 4, device="meta"), store)
+    assert model[0].weight.untyped_storage().nbytes() > 0 and len(store) == 0
+
+
+def test_a_full_store_leaves_the_module_as_it_was(directory):
+    model, expected = make_model(), make_model()
+    with penstock.Store(2 * mib, [penstock.Path(directory, 5 * mib)]) as store:
+        with pytest.raises(penstock.NoSpace):
+            penstock.torch.park(model, store)
+        assert len(store) == 0
+    for one, other in zip(model.parameters(), expected.parameters()):
+        assert torch.equal(one, other)
+
+
+def test_a_parameter_with_other_memory_is_not_overwritten(store):
+    model = torch.nn.Linear(3, 4)
+    parked = penstock.torch.park(model, store)
+    model.weight.untyped_storage().resize_(4)
+    with pytest.raises(penstock.FailedState, match="weight"):
+        parked.unpark()
+    model.weight.untyped_storage().resize_(0)
+    parked.unpark()
+    assert torch.isfinite(model.weight).all()
+
+
+def run_step(model, hooks=None):
+    torch.manual_seed(5)
+    values = torch.randn(500, 600)
+    if hooks is None:
+        loss = (model(values) ** 2).mean()
+    else:
+        with hooks:
+            loss = (model(values) ** 2).mean()
+    loss.backward()
+    return loss
+
+
+def test_activations_are_in_the_store_until_the_backward(store):
+    expected, model = make_model(), make_model()
+    run_step(expected)
+    hooks = penstock.torch.offload_activations(store, min_bytes=1 << 18)
+    for _ in range(3):
+        model.zero_grad()
+        torch.manual_seed(5)
+        with hooks:
+            loss = (model(torch.randn(500, 600)) ** 2).mean()
+        assert len(store) >= 4
+        names = store.names()
+        loss.backward()
+        del loss
+        gc.collect()
+        hooks.clear()
+        assert len(store) == 0
+        assert all(name.startswith("activation ") for name in names)
+    for one, other in zip(model.parameters(), expected.parameters()):
+        assert torch.equal(one.grad, other.grad)
+    assert store.report()["bytes_written"] > 0  # 8 MiB do not hold them
+
+
+def test_activations_are_loaded_for_a_second_backward(store):
+    expected, model = make_model(), make_model()
+    run_step(expected)
+    run_step(expected)
+    torch.manual_seed(5)
+    values = torch.randn(500, 600)
+    with penstock.torch.offload_activations(store, min_bytes=1 << 18):
+        loss = (model(values) ** 2).mean()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    for one, other in zip(model.parameters(), expected.parameters()):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_small_activations_and_parameters_stay(store):
+    model = make_model()
+    with penstock.torch.offload_activations(store):
+        loss = (model(torch.randn(3, 600)) ** 2).mean()
+    assert len(store) == 0
+    loss.backward()
+
+
+def test_a_full_drive_ends_the_forward(directory):
+    model = make_model()
+    with penstock.Store(4 * mib, [penstock.Path(directory, 4 * mib)]) as store:
+        with pytest.raises(penstock.NoSpace):
+            run_step(model, penstock.torch.offload_activations(store, min_bytes=1 << 18))
