@@ -48,6 +48,8 @@ Error Error::from_errno(const char* operation, int errno_value) {
       case EISDIR:
       case ENOTEMPTY:
       case ELOOP:
+      case ENAMETOOLONG:
+      case EFAULT:
       case EXDEV: return ErrorCode::invalid_argument;
       case EOPNOTSUPP:
       case ENOSYS: return ErrorCode::unsupported;

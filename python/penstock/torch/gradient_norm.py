@@ -9,14 +9,14 @@ import torch
 
 from .. import Workers
 from .._core import _square_sum
-from .offloaded_states import dtype_names, is_on_host
+from .offloaded_states import dtype_names, is_dense, is_on_host
 
 
 def gradient_norm(gradients: Iterable[torch.Tensor], workers: Workers) -> float:
     """The 2-norm of the gradients together. Of DTensors it is that of all ranks, which call this together."""
     squares, others = [], []
     for gradient in gradients:
-        if hasattr(gradient, "to_local") or not is_on_host(gradient) or not gradient.is_contiguous() \
+        if hasattr(gradient, "to_local") or not is_on_host(gradient) or not is_dense(gradient) \
                 or gradient.dtype not in dtype_names:
             others.append(gradient)
         else:

@@ -25,6 +25,24 @@ def is_on_host(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu"
 
 
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill its memory: as torch.contiguous_format, or channels_last."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return tensor.is_contiguous() or (tensor.dim() in formats and tensor.is_contiguous(memory_format=formats[tensor.dim()]))
+
+
+def flat_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements of a dense tensor, in the order of memory."""
+    return tensor.view(-1) if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,))
+
+
+def in_order_of(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor`, of the same shape, with its elements in the order of memory of the parameter."""
+    if tensor.stride() == parameter.stride() or (tensor.is_contiguous() and parameter.is_contiguous()):
+        return tensor
+    return torch.empty_like(parameter, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
 def format_of(parameter: torch.Tensor, given: str | dict[torch.dtype, str], name: str) -> str:
     """The state format of the parameter. Raises InvalidArgument for a parameter that cannot be updated."""
     if isinstance(given, dict) and not all(isinstance(dtype, torch.dtype) for dtype in given):
@@ -35,7 +53,7 @@ def format_of(parameter: torch.Tensor, given: str | dict[torch.dtype, str], name
         refuse("its type is not supported", name, wanted="float32, bfloat16 or float16", got=str(parameter.dtype))
     if parameter.device.type == "meta":
         refuse("it has no memory", name, got="a tensor on the device meta", advice="make its values first")
-    if not local_of(parameter).is_contiguous():
+    if not is_dense(local_of(parameter)):
         refuse("its memory is not contiguous", name, got=f"strides {local_of(parameter).stride()}",
                advice="p.data = p.data.contiguous()")
     chosen = given.get(parameter.dtype, "auto") if isinstance(given, dict) else given
@@ -60,7 +78,7 @@ class OffloadedStates:
         self.format = format
         self.completed = 0  # steps
         self.paths = [] if all(in_memory) else paths
-        self._shape, self._dtype = parameter.shape, parameter.dtype
+        self._shape, self._dtype, self._is_contiguous = parameter.shape, parameter.dtype, parameter.is_contiguous()
         self._seen = None  # of the parameter after the last update
         self.tiles = []
         for elements, stays in zip(tiles, in_memory):
@@ -80,7 +98,7 @@ class OffloadedStates:
             first += tile.elements
 
     def are_of(self, parameter: torch.Tensor) -> bool:
-        return parameter.shape == self._shape and parameter.dtype == self._dtype
+        return (parameter.shape, parameter.dtype, parameter.is_contiguous()) == (self._shape, self._dtype, self._is_contiguous)
 
     @property
     def are_torn(self) -> bool:
@@ -91,13 +109,13 @@ class OffloadedStates:
         """Raises InvalidArgument."""
         if not self.are_of(parameter):
             refuse("the parameter is not the one that its states were made for", self.name,
-                   wanted=f"shape {tuple(self._shape)}, {self._dtype}", got=f"{tuple(parameter.shape)}, {parameter.dtype}",
+                   wanted=f"shape {tuple(self._shape)}, {self._dtype}", got=f"{tuple(parameter.shape)}, {parameter.dtype}, strides {parameter.stride()}",
                    advice="load_state_dict() makes its states again; or make another optimizer")
 
     def check(self, parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
         """The gradient, contiguous and of a type that an update takes. Raises InvalidArgument."""
         self.check_parameter(parameter)
-        if not parameter.is_contiguous():
+        if not is_dense(parameter):
             refuse("its memory is not contiguous", self.name, got=f"strides {parameter.stride()}",
                    advice="p.data = p.data.contiguous()")
         if gradient.layout != torch.strided:
@@ -110,7 +128,7 @@ class OffloadedStates:
             refuse("its gradient is on another device", self.name, wanted=str(parameter.device), got=str(gradient.device))
         if gradient.dtype not in dtype_names:
             gradient = gradient.float()
-        return gradient if gradient.is_contiguous() else gradient.contiguous()
+        return in_order_of(parameter, gradient)
 
     def step(self, parameter: torch.Tensor, gradient: torch.Tensor, hyperparameters: Sequence[float],
              workers: Workers) -> int | None:
@@ -141,7 +159,7 @@ class OffloadedStates:
             return
         if self._seen == (parameter.data_ptr(), parameter._version):
             return
-        flat = parameter.view(-1)
+        flat = flat_of(parameter)
         for tile, part in self.parts():
             on_host = flat[part] if is_on_host(flat) else flat[part].cpu()
             moments = [torch.empty(tile.elements, dtype=torch.float32) for _ in range(2)]
@@ -170,7 +188,7 @@ class Staging:
              workers: Workers) -> int | None:
         number = states.completed + 1
         states.take_over(parameter, workers)
-        flat, flat_gradient = parameter.view(-1), gradient.view(-1)
+        flat, flat_gradient = flat_of(parameter), flat_of(gradient)
         gradient_dtype = dtype_names[gradient.dtype]
         non_finite = None
         for tile, part in states.parts():

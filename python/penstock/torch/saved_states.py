@@ -11,7 +11,7 @@ import torch
 
 from .. import NoSpace, Path, Workers
 from .arguments import refuse
-from .offloaded_states import OffloadedStates, is_on_host, local_of
+from .offloaded_states import OffloadedStates, flat_of, in_order_of, is_on_host, local_of
 
 _names = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq", "master": "master"}
 
@@ -79,8 +79,8 @@ def wrap_state_dict(_, state_dict: dict) -> dict:
 def restore(saved: Saved, parameter: torch.Tensor, states: OffloadedStates, workers: Workers) -> None:
     """Sets the states, and where they have masters of their own, the parameter, tile by tile."""
     local = local_of(parameter.detach())
-    flat = local.view(-1)
-    sources = {name: local_of(tensor.detach()).reshape(-1) for name, tensor in saved.tensors.items()}
+    flat = flat_of(local)
+    sources = {name: flat_of(in_order_of(local, local_of(tensor.detach()))) for name, tensor in saved.tensors.items()}
     if not states.has_master or "master" not in sources:
         sources["master"] = flat
     for tile, part in states.parts():
@@ -111,7 +111,7 @@ def fill_state_dict(optimizer, state_dict: dict) -> None:
 
 
 def _read(states: OffloadedStates, parameter: torch.Tensor, kind: str) -> torch.Tensor:
-    flat = local_of(parameter.detach()).view(-1)
+    flat = flat_of(local_of(parameter.detach()))
     values = _new_values(flat.numel(), states.paths)
     for tile, part in states.parts():
         on_host = flat[part].cpu()
@@ -120,7 +120,7 @@ def _read(states: OffloadedStates, parameter: torch.Tensor, kind: str) -> torch.
 
 
 def _like(parameter: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    local = values.view(local_of(parameter).shape)
+    local = values.as_strided(local_of(parameter).shape, local_of(parameter).stride())
     if not hasattr(parameter, "to_local"):
         return local
     return type(parameter.data).from_local(local, parameter.device_mesh, parameter.placements, run_check=False,

@@ -74,7 +74,10 @@ class Sharded(torch.nn.Module):
         """The step and the trainer's object of the commit from which a durable run goes on; None for a new run."""
         resumed = self._engine.resume() if effective.get("penstock", {}).get("durable_directory") else None
         if resumed is None:
-            self._engine.initialize([[_source_of(parameter) for _, parameter in part.parameters] for part in parts])
+            values = [[parameter.detach().contiguous() for _, parameter in part.parameters] for part in parts]
+            self._engine.initialize([[(one.data_ptr(), one.numel(), dtype_names[one.dtype]) for one in unit]
+                                     for unit in values])
+            del values
         _convert(module, self.dtype)
         self.module = module
         self._units = [Unit(number, part.name, part.parameters, part.is_frozen) for number, part in enumerate(parts)]
@@ -367,10 +370,6 @@ def _layout_of(parts: list[Part], weight_decay_of) -> Layout:
     return layout
 
 
-def _source_of(parameter: torch.nn.Parameter) -> tuple[int, int, str]:
-    return parameter.data_ptr(), parameter.numel(), dtype_names[parameter.dtype]
-
-
 def _has_launcher() -> bool:
     return any(name in os.environ for name in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_ID"))
 
@@ -391,9 +390,8 @@ def _check(module: torch.nn.Module) -> None:
         if parameter.device.type != "cpu" or parameter.layout != torch.strided or hasattr(parameter, "to_local"):
             _refuse("it is no dense tensor in host memory", name, got=f"{parameter.layout}, on {parameter.device}",
                     advice="shard the module before it is moved to a device", kind=Unsupported)
-        if parameter.numel() == 0 or not parameter.is_contiguous():
-            _refuse("it has no elements, or not one after the other", name,
-                    got=f"shape {tuple(parameter.shape)}, strides {parameter.stride()}", kind=Unsupported)
+        if parameter.numel() == 0:
+            _refuse("it has no elements", name, kind=Unsupported)
         if parameter.grad is not None:
             _refuse("it has a gradient already", name, advice="call zero_grad() before")
 

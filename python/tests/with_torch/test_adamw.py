@@ -422,6 +422,43 @@ def test_gradients_of_other_types_and_strides():
     torch.testing.assert_close(half, torch.full_like(half, 0.5))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_in_channels_last(dtype, place):
+    def make(seed=0):
+        torch.manual_seed(seed)
+        conv = torch.nn.Conv2d(64, 100, 4, dtype=dtype).to(memory_format=torch.channels_last)
+        return torch.nn.ParameterList([conv.weight, conv.bias])
+    model, expected = make(), make()
+    assert not model[0].is_contiguous()
+    optimizer, other = penstock.torch.AdamW(model, lr=1e-2, **place), torch.optim.AdamW(expected, lr=1e-2)
+    for step in range(4):
+        set_gradients(model, step)  # in another order
+        set_gradients(expected, step)
+        if step % 2:
+            model[0].grad = model[0].grad.to(memory_format=torch.channels_last)
+        optimizer.step()
+        other.step()
+    if dtype == torch.float32:
+        assert_close(model, expected)
+    saved = optimizer.state_dict()
+    assert saved["state"][0]["exp_avg"].stride() == model[0].stride()
+    torch.testing.assert_close(saved["state"][0]["exp_avg"], other.state_dict()["state"][0]["exp_avg"].float(),
+                               atol=1e-6 if dtype == torch.float32 else 0.02, rtol=1e-5 if dtype == torch.float32 else 0.02)
+    resumed = make(seed=3)
+    with torch.no_grad():
+        for one, values in zip(resumed, model):
+            one.copy_(values)
+    third = penstock.torch.AdamW(resumed, lr=1, **place)
+    third.load_state_dict({**saved, "state": {index: {name: value.contiguous() for name, value in values.items()}
+                                              for index, values in saved["state"].items()}})
+    train(resumed, third, [4])
+    train(model, optimizer, [4])
+    assert_equal(resumed, model)
+    model[0].data = model[0].data.contiguous()
+    with pytest.raises(penstock.InvalidArgument, match="not the one that its states were made for.*strides"):
+        train(model, optimizer, [5])
+
+
 def test_parameters_of_another_device_pass_through_the_host(monkeypatch, place):
     results = []
     for on_host in (True, False):

@@ -15,6 +15,8 @@ const char* advice_for(int errno_value) {
     case ENOENT: return "check the name; directories must exist";
     case ENOTDIR: return "name a directory: a part of this path is a file";
     case EISDIR: return "move the directory of this name away, or choose another name";
+    case ENAMETOOLONG: return "choose a shorter name";
+    case EFAULT: return "pass memory of this process, all of which may be read or written";
     case EMFILE: return "raise the limit on open files of this process (ulimit -n)";
     case ENFILE: return "raise the limit on open files of the machine (fs.file-max)";
     case ENOMEM:

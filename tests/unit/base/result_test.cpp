@@ -77,6 +77,8 @@ TEST(Error, MapsErrnoToACause) {
   EXPECT_EQ(Error::from_errno("x", EPERM).code(), ErrorCode::permission);
   EXPECT_EQ(Error::from_errno("x", ENOSYS).code(), ErrorCode::unsupported);
   EXPECT_EQ(Error::from_errno("x", EBADF).code(), ErrorCode::io);
+  EXPECT_EQ(Error::from_errno("x", ENAMETOOLONG).code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(Error::from_errno("x", EFAULT).code(), ErrorCode::invalid_argument);
 }
 
 Result<int> half(int n) {
