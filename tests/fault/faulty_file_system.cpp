@@ -23,6 +23,7 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -77,7 +78,7 @@ struct Answer {
   Bytes bytes;
 };
 
-/// Files without directories. Node 1 is the root.
+/// Files and directories, which are not listed. Node 1 is the root.
 class Files {
  public:
   Files(std::uint64_t capacity, bool asynchronous) : capacity_(capacity), asynchronous_(asynchronous) {}
@@ -85,10 +86,11 @@ class Files {
   Answer serve(std::uint32_t opcode, std::uint64_t node, const char* body) {
     switch (opcode) {
       case FUSE_INIT: return init(parse<fuse_init_in>(body));
-      case FUSE_LOOKUP: return lookup(body);
+      case FUSE_LOOKUP: return lookup(node, body);
       case FUSE_GETATTR: return attributes(node);
       case FUSE_SETATTR: return set_size(node, parse<fuse_setattr_in>(body));
-      case FUSE_CREATE: return create(body + sizeof(fuse_create_in));
+      case FUSE_CREATE: return create(node, body + sizeof(fuse_create_in));
+      case FUSE_MKDIR: return make_directory(node, body + sizeof(fuse_mkdir_in));
       case FUSE_OPEN:
       case FUSE_OPENDIR: return {0, bytes_of(fuse_open_out{.open_flags = FOPEN_DIRECT_IO})};
       case FUSE_READDIR:
@@ -99,7 +101,7 @@ class Files {
       case FUSE_READ: return read(node, parse<fuse_read_in>(body));
       case FUSE_WRITE: return write(node, parse<fuse_write_in>(body), body + sizeof(fuse_write_in));
       case FUSE_FALLOCATE: return reserve(node, parse<fuse_fallocate_in>(body));
-      case FUSE_UNLINK: return names_.erase(body) > 0 ? Answer{} : Answer{-ENOENT, {}};
+      case FUSE_UNLINK: return names_.erase({node, body}) > 0 ? Answer{} : Answer{-ENOENT, {}};
       case FUSE_STATFS: return statistics();
       default: return {-ENOSYS, {}};
     }
@@ -122,7 +124,7 @@ class Files {
   fuse_attr attribute(std::uint64_t node) const {
     fuse_attr attr{};
     attr.ino = node;
-    attr.mode = node == FUSE_ROOT_ID ? S_IFDIR | 0700 : S_IFREG | 0600;
+    attr.mode = files_.contains(node) ? S_IFREG | 0600 : S_IFDIR | 0700;
     attr.nlink = 1;
     attr.blksize = block;
     if (const auto file = files_.find(node); file != files_.end()) attr.size = file->second.size();
@@ -138,13 +140,18 @@ class Files {
     out.attr = attribute(node);
     return out;
   }
-  Answer lookup(const char* name) const {
-    const auto found = names_.find(name);
+  Answer lookup(std::uint64_t directory, const char* name) const {
+    const auto found = names_.find({directory, name});
     return found == names_.end() ? Answer{-ENOENT, {}} : Answer{0, bytes_of(entry(found->second))};
   }
-  Answer create(const char* name) {
+  Answer make_directory(std::uint64_t directory, const char* name) {
     const std::uint64_t node = next_++;
-    names_[name] = node;
+    names_[{directory, name}] = node;
+    return {0, bytes_of(entry(node))};
+  }
+  Answer create(std::uint64_t directory, const char* name) {
+    const std::uint64_t node = next_++;
+    names_[{directory, name}] = node;
     files_[node] = {};
     Bytes both = bytes_of(entry(node));
     const Bytes open = bytes_of(fuse_open_out{.open_flags = FOPEN_DIRECT_IO});
@@ -187,7 +194,7 @@ class Files {
 
   const std::uint64_t capacity_;
   const bool asynchronous_;
-  std::map<std::string, std::uint64_t> names_;
+  std::map<std::pair<std::uint64_t, std::string>, std::uint64_t> names_;  // of directory and name
   std::map<std::uint64_t, Bytes> files_;
   std::uint64_t next_ = FUSE_ROOT_ID + 1;
 };

@@ -28,13 +28,15 @@ std::uint64_t reported_alignment(int fd) {
   return alignment_min.bytes();
 }
 
-/// Returns an empty string if a direct read of one block works, else the error.
+/// Returns an empty string unless the file system refuses a direct read of one block. Another error is the drive's, and
+/// none of direct I/O: the transfers report it.
 std::string probe_direct_read(int fd, std::uint64_t alignment) {
   const std::unique_ptr<void, decltype(&std::free)> block(std::aligned_alloc(alignment, alignment),
                                                           &std::free);
   if (!block) return "no memory for the probe";
   const ssize_t got = repeat_interrupted([&] { return ::pread(fd, block.get(), alignment, 0); });
-  return got >= 0 ? std::string() : std::string("a direct read fails: ") + std::strerror(errno);
+  if (got >= 0 || (errno != EINVAL && errno != EOPNOTSUPP)) return {};
+  return std::string("a direct read fails: ") + std::strerror(errno);
 }
 
 }  // namespace

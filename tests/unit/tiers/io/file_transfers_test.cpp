@@ -58,11 +58,21 @@ void expect(const Error& error, ErrorCode code, const std::vector<std::string>& 
     EXPECT_NE(error.message().find(text), std::string::npos) << text << " in " << error.message();
 }
 
-TEST(FileTransfers, MoveAnyRangeFromAndToAnyAddress) {
+/// Whether files are without direct I/O.
+class FileTransfersOf : public ::testing::TestWithParam<bool> {};
+
+TEST_P(FileTransfersOf, MoveAnyRangeFromAndToAnyAddress) {
+  FaultFileSystem files(real_file_system(), {});
+  if (GetParam()) {
+    files.add({.operation = FileSystemFault::Operation::open,
+               .count = ~std::uint64_t{0},
+               .effect = FileSystemFault::Effect::buffered});
+  }
   const ScratchDirectory scratch;
   const fs::path file = scratch.path() / "file";
   for (const std::uint32_t threads : {1u, 3u}) {
-    const auto transfers = transfers_of({.request_max = 64_KiB, .depth = 4, .threads = threads});
+    const auto transfers =
+        transfers_of({.request_max = 64_KiB, .depth = 4, .threads = threads, .files = &files});
     for (const std::size_t size : {0u, 1u, 4095u, 4096u, 4097u, 8192u, 500'000u, 1u << 20}) {
       for (const std::uint64_t offset : {0u, 1u, 512u, 4096u, 12'289u}) {
         for (const std::size_t shift : {0u, 1u, 64u}) {
@@ -87,6 +97,8 @@ TEST(FileTransfers, MoveAnyRangeFromAndToAnyAddress) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(DirectAndBuffered, FileTransfersOf, ::testing::Bool());
 
 TEST(FileTransfers, MoveSeveralFilesAtATime) {
   const ScratchDirectory scratch;
