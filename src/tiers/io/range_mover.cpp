@@ -31,7 +31,8 @@ Result<void> RangeMover::move(IoOperation operation, const std::filesystem::path
   PENSTOCK_TRY_ASSIGN(File file, open(operation, name, DirectIo::preferred));
   if (!file.properties().direct)
     notes_.insert(name.string() + " is buffered: " + file.properties().direct_note);
-  const Alignment alignment = file.properties().alignment;  // whole pages; of engines, also without direct I/O
+  const Alignment alignment =
+      file.properties().alignment;  // whole pages; of engines, also without direct I/O
   const ByteCount to_page = round_up(ByteCount(offset.value()), alignment) - ByteCount(offset.value());
   const ByteCount head = std::min(to_page, bytes.size());
   const ByteCount rest = bytes.size() - head;
