@@ -48,6 +48,8 @@ def array_type_of(values, function: str) -> ArrayType:
         return ArrayType("torch", values.dtype, tuple(values.shape), values.numel() * values.element_size())
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(values, (numpy.ndarray, numpy.generic)):
+        if isinstance(values, numpy.ma.MaskedArray):
+            refuse(function, "its mask would be lost", "values", got="a masked array", advice="pass its data, and its mask")
         if values.dtype.hasobject:
             refuse(function, "its elements are Python objects", "values", got=str(values.dtype),
                    advice="pass an array of numbers")
@@ -62,7 +64,10 @@ def array_type_of(values, function: str) -> ArrayType:
 def bytes_of(values, type: ArrayType):
     """Its bytes without a copy where it is contiguous: a tensor of uint8, which may be on a device, or a buffer."""
     if type.package == "torch":
-        return values.detach().resolve_conj().resolve_neg().reshape(-1).view(sys.modules["torch"].uint8)
+        flat = values.detach().resolve_conj().resolve_neg().reshape(-1)
+        if flat.numel() > 0 and flat.stride(0) != 1:
+            flat = flat.clone(memory_format=sys.modules["torch"].contiguous_format)
+        return flat.view(sys.modules["torch"].uint8)
     if type.package == "numpy":
         numpy = sys.modules["numpy"]
         return numpy.ascontiguousarray(values).reshape(-1).view(numpy.uint8)
@@ -74,11 +79,19 @@ def writable_bytes_of(into, type: ArrayType, function: str):
     given = array_type_of(into, function)
     if (given.package, given.dtype, given.shape, given.nbytes) != (type.package, type.dtype, type.shape, type.nbytes):
         refuse(function, "it is another type", "into", wanted=str(type), got=str(given))
+    flat = bytes_of(into, type)
+    is_itself = _address_of(flat, type) == _address_of(into, type) if type.nbytes > 0 else True
     is_contiguous = into.is_contiguous() if type.package == "torch" else \
         into.flags.c_contiguous if type.package == "numpy" else memoryview(into).c_contiguous
-    if not is_contiguous:
+    if not is_contiguous or not is_itself:
         refuse(function, "it is not contiguous", "into", got=str(given), advice="fill a contiguous array and copy it")
-    return bytes_of(into, type)
+    return flat
+
+
+def _address_of(values, type: ArrayType):
+    if type.package == "torch":
+        return values.data_ptr()
+    return values.__array_interface__["data"][0] if type.package == "numpy" else id(values)
 
 
 def is_on_host(flat) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 
 from ._core import Path, Runtime, Tensor
 from .array_bytes import ArrayType, array_type_of, bytes_of, is_on_host, writable_bytes_of
-from .errors import FailedState, NotFound, refuse
+from .errors import FailedState, NotFound, Unsupported, refuse
 
 _piece_most = 16 << 20  # bytes
 _pieces_ahead = 4
@@ -44,6 +45,11 @@ class Store:
     """
 
     def __init__(self, budget: int, paths: Sequence[Path] = (), *, pinning: str = "none") -> None:
+        if isinstance(budget, bool) or not isinstance(budget, int) or not 0 < budget < 1 << 60:
+            refuse("Store", "it is no number of bytes", "budget", wanted="an integer, more than 0", got=repr(budget))
+        if not isinstance(paths, Sequence) or not all(isinstance(path, Path) for path in paths):
+            refuse("Store", "it has something else than paths", "paths", wanted="a sequence of penstock.Path", got=repr(paths),
+                   advice='[penstock.Path("/nvme", capacity=64 << 30)]')
         self._runtime = Runtime(budget, list(paths), pinning=pinning, lookahead=max(64 << 20, budget))
         self._budget = budget
         self._piece = max(4096, min(_piece_most, budget // 4 // 4096 * 4096))
@@ -86,9 +92,9 @@ class Store:
 
         Raises NotFound; InvalidArgument, for another `into`; Corrupted and others, of the disk; FailedState while the
         store is parked, and for an array whose put() has failed."""
-        entry = self._entry(name, "Store.get")
-        with entry.lock:
-            self._check_whole(entry, name, "Store.get")
+        with self._locked(name, "Store.get") as entry:
+            if entry.is_torn:
+                refuse("Store.get", "a put() of it has failed half-way", repr(name), advice="put it again", kind=FailedState)
             result = entry.type.empty() if into is None else into
             self._read(entry, writable_bytes_of(result, entry.type, "Store.get"))
         self._note_use(name)
@@ -97,18 +103,19 @@ class Store:
     def prefetch(self, *names: str) -> None:
         """Hints that these arrays are used soon, in this order: they are loaded as far as memory has room."""
         for name in names:
-            for piece in self._entry(name, "Store.prefetch").pieces:
-                piece.prefetch()
+            with self._locked(name, "Store.prefetch") as entry:
+                for piece in entry.pieces:
+                    piece.prefetch()
 
     def remove(self, name: str) -> None:
         """Frees what the array has. Raises NotFound."""
         with self._change:
             entry = self._entry(name, "Store.remove")
-            with entry.lock:
-                self._free(entry)
             with self._lock:
                 del self._entries[name]
                 self._recent.pop(name, None)
+            with entry.lock:
+                self._free(entry)
 
     def park(self, tier: str = "nvme") -> int:
         """Stores all arrays on the drives and gives the host memory to the operating system, so that another program can
@@ -119,6 +126,8 @@ class Store:
         while another thread is in get(); errors of the disk."""
         if tier != "nvme":
             refuse("Store.park", "arrays of a store are in host memory or on drives", "tier", wanted='"nvme"', got=repr(tier))
+        if not self._is_on_disk:
+            refuse("Store.park", "it has no paths", "the store", wanted="a drive for its arrays", kind=Unsupported)
         with self._change:
             return self._runtime.park()
 
@@ -131,7 +140,9 @@ class Store:
             if not load:
                 return
             room, loaded = self._budget, []
-            for name in reversed(self._recent):
+            with self._lock:
+                recent = [name for name in self._recent if name in self._entries]
+            for name in reversed(recent):
                 room -= self._entries[name].type.nbytes
                 if room < 0:
                     break
@@ -192,11 +203,14 @@ class Store:
             refuse(function, "there is no such array", repr(name), wanted="a name that was put", kind=NotFound)
         return entry
 
-    def _check_whole(self, entry: _Entry, name: str, function: str) -> None:
-        if entry.is_removed:
-            refuse(function, "another thread has removed it", repr(name), kind=NotFound)
-        if entry.is_torn:
-            refuse(function, "a put() of it has failed half-way", repr(name), advice="put it again", kind=FailedState)
+    @contextlib.contextmanager
+    def _locked(self, name: str, function: str) -> Iterator[_Entry]:
+        while True:
+            entry = self._entry(name, function)
+            with entry.lock:
+                if not entry.is_removed:  # put() of another size has replaced it meanwhile
+                    yield entry
+                    return
 
     def _note_use(self, name: str) -> None:
         with self._lock:
@@ -220,9 +234,8 @@ class Store:
 
     def _free(self, entry: _Entry) -> None:
         entry.is_removed = True
-        for piece in entry.pieces:
-            piece.remove()
-        entry.pieces = []
+        while entry.pieces:
+            entry.pieces.pop().remove()
 
     def _write(self, entry: _Entry, flat) -> None:
         staging = None if is_on_host(flat) else self._staging(flat)

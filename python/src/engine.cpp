@@ -88,11 +88,37 @@ std::uint32_t Layout::add_group(bool frozen, std::optional<double> learning_rate
   return group;
 }
 
-ProcessGroup::ProcessGroup() {
+namespace {
+
+penstock_process_group* join() {
   penstock_process_group* made = nullptr;
   run([&] { return penstock_process_group_join(nullptr, &made); });
-  handle_ = {made, "ProcessGroup"};
+  return made;
+}
+
+}  // namespace
+
+ProcessGroup::ProcessGroup() : ProcessGroup(join()) {}
+ProcessGroup::ProcessGroup(penstock_process_group* made) : handle_(made, "ProcessGroup") {
   check(penstock_process_group_identity(made, &identity_));
+}
+ProcessGroup ProcessGroup::split(std::uint32_t color) const {
+  const auto group = get("ProcessGroup.split");
+  penstock_process_group* part = nullptr;
+  run([&] { return penstock_process_group_split(group.get(), color, &part); });
+  return ProcessGroup(part);
+}
+
+nb::list ProcessGroup::gather(const std::string& label, nb::bytes mine) const {
+  const auto group = get("ProcessGroup.gather");
+  std::vector<char> all(mine.size() * identity_.ranks);
+  run([&] {
+    return penstock_process_group_gather(group.get(), label.c_str(), mine.data(), mine.size(), all.data());
+  });
+  nb::list parts;
+  for (std::uint32_t rank = 0; rank < identity_.ranks; ++rank)
+    parts.append(nb::bytes(all.data() + rank * mine.size(), mine.size()));
+  return parts;
 }
 
 Engine::Engine(const Config& config, const Layout& layout, const ProcessGroup* group) {
@@ -302,7 +328,11 @@ void bind_engine(nb::module_& module) {
       .def(nb::init<>())
       .def_prop_ro("rank", &ProcessGroup::rank)
       .def_prop_ro("ranks", &ProcessGroup::ranks)
-      .def_prop_ro("local_rank", &ProcessGroup::local_rank);
+      .def_prop_ro("local_rank", &ProcessGroup::local_rank)
+      .def("split", &ProcessGroup::split, nb::arg("color"),
+           "The group of the ranks that call it with one color.")
+      .def("gather", &ProcessGroup::gather, nb::arg("label"), nb::arg("mine"),
+           nb::sig("def gather(self, label: str, mine: bytes) -> list[bytes]"), "The bytes of all ranks.");
   nb::class_<Engine>(module, "Engine", R"(One rank of a run of ZeRO-3 whose units are computed in host memory.
 
 penstock.torch.shard is made of it; include/penstock/c/engine.h documents the calls. Gradients and values are (address,

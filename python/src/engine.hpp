@@ -47,14 +47,18 @@ class Layout {
 class ProcessGroup {
  public:
   ProcessGroup();
+  [[nodiscard]] ProcessGroup split(std::uint32_t color) const;
   [[nodiscard]] std::uint32_t rank() const { return identity_.rank; }
   [[nodiscard]] std::uint32_t ranks() const { return identity_.ranks; }
   [[nodiscard]] std::uint32_t local_rank() const { return identity_.local_rank; }
+  [[nodiscard]] nb::list gather(const std::string& label, nb::bytes mine) const;
   [[nodiscard]] std::shared_ptr<penstock_process_group> get(const char* function) const {
     return handle_.get(function);
   }
 
  private:
+  explicit ProcessGroup(penstock_process_group* made);
+
   Handle<penstock_process_group, penstock_process_group_free> handle_;
   penstock_rank_identity identity_{.size = sizeof(identity_)};
 };

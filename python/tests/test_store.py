@@ -89,7 +89,7 @@ def test_a_store_without_paths_is_in_memory():
             store.put("b", array_of(2, 4 * mib))
         assert store.names() == ["a"]
         store.put("b", array_of(2, 2 * mib))  # the memory of what was refused is free
-        with pytest.raises(penstock.Unsupported, match="a"):
+        with pytest.raises(penstock.Unsupported, match="no paths"):
             store.park()
         assert np.array_equal(store.get("a"), array_of(1))
 
@@ -151,6 +151,10 @@ def test_what_was_changed_on_the_drive_is_not_returned(directory):
     (lambda store: store.put("a", None), penstock.InvalidArgument, "NoneType"),
     (lambda store: store.put("a", np.array([object()])), penstock.InvalidArgument, "Python objects"),
     (lambda store: store.put(1, b"a"), penstock.InvalidArgument, "name"),
+    (lambda store: store.put("a", np.ma.masked_array([1, 2], [0, 1])), penstock.InvalidArgument, "mask"),
+    (lambda store: penstock.Store("1GB"), penstock.InvalidArgument, "budget"),
+    (lambda store: penstock.Store(-1), penstock.InvalidArgument, "budget"),
+    (lambda store: penstock.Store(1 << 20, ["directory"]), penstock.InvalidArgument, "penstock.Path"),
     (lambda store: store.get("none"), penstock.NotFound, "'none'"),
     (lambda store: store.prefetch("none"), penstock.NotFound, "'none'"),
     (lambda store: store.remove("none"), penstock.NotFound, "'none'"),

@@ -69,6 +69,15 @@ penstock_error* penstock_process_group_identity(const penstock_process_group* gr
   });
 }
 
+penstock_error* penstock_process_group_split(penstock_process_group* group, std::uint32_t color,
+                                             penstock_process_group** part) {
+  return c::call(__func__, {{"group", group}, {"part", part}}, [&]() -> Result<void> {
+    PENSTOCK_TRY_ASSIGN(auto made, group->group->split(color));
+    c::give(part, penstock_process_group{std::move(made)});
+    return ok();
+  });
+}
+
 penstock_error* penstock_process_group_gather(penstock_process_group* group, const char* label,
                                               const void* mine, std::uint64_t bytes, void* all) {
   const char* const function = __func__;

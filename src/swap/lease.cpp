@@ -62,9 +62,14 @@ Result<RequestId> RuntimeState::ask(TensorId tensor, Access access, Use use, boo
                                     Requester requester) {
   Result<RequestId> id = RequestId();
   change([&] {
-    auto possible = check_known("Runtime::request", tensor);
-    if (possible) possible = check_enumerators(access, use);
+    if (auto known = check_known("Runtime::request", tensor); !known) {
+      id = known.error();
+      return;
+    }
+    auto possible = check_enumerators(access, use);
+    if (possible && tensor != all_memory) possible = check_not_parked("Runtime::request");
     if (!possible) {
+      if (announced) residency.retract(tensor);
       id = possible.error();
       return;
     }

@@ -155,12 +155,6 @@ Result<void> Runtime::remove(TensorId tensor) {
 }
 
 PendingLease Runtime::request(TensorId tensor, Access access, Use use) {
-  Result<void> allowed;
-  {
-    const std::lock_guard lock(state_->mutex);
-    allowed = state_->check_not_parked("Runtime::request");
-  }
-  if (!allowed) return PendingLease(state_, allowed.error());
   auto id = state_->ask(tensor, access, use, /*announced=*/false, {.thread = std::this_thread::get_id()});
   if (!id) return PendingLease(state_, id.error());
   return {state_, tensor, access, *id};
@@ -177,14 +171,6 @@ PendingLease Runtime::announce(TensorId tensor, Access access) {
 }
 
 Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
-  {
-    const std::lock_guard lock(state_->mutex);
-    PENSTOCK_TRY(state_->check_not_parked("Runtime::acquire"));
-  }
-  return wait_for_lease(tensor, access, use);
-}
-
-Result<Lease> Runtime::wait_for_lease(TensorId tensor, Access access, Use use) {
   const auto state = state_;  // the runtime may be destroyed while this thread waits
   const std::thread::id self = std::this_thread::get_id();
   PENSTOCK_TRY(check_stores());

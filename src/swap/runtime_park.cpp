@@ -11,7 +11,7 @@ namespace penstock::swap {
 namespace {
 
 // No tensor of a caller has it: those have a purpose of their own.
-constexpr tiers::TensorKey all_memory{.owner = ~std::uint32_t{0}, .role = tiers::Purpose::parked};
+constexpr tiers::TensorKey key_of_all_memory{.owner = ~std::uint32_t{0}, .role = tiers::Purpose::parked};
 
 Result<void> check_park_state(const char* operation, ParkState is, ParkState wanted) {
   if (is == wanted) return ok();
@@ -80,12 +80,13 @@ Result<void> Runtime::store_dirty() {
 Result<ByteCount> Runtime::hold_all_memory() {
   const ByteCount all = state_->budget.size();
   PENSTOCK_TRY_ASSIGN(parking_->memory, add({.name = "all memory, to be parked",
-                                             .key = all_memory,
+                                             .key = key_of_all_memory,
                                              .purpose = tiers::Purpose::parked,
                                              .size = all,
                                              .transient = true},
                                             /*on_disk=*/false));
-  auto lease = wait_for_lease(parking_->memory, Access::overwrite, Use::unrecorded);
+  state_->change([this] { state_->all_memory = parking_->memory; });
+  auto lease = acquire(parking_->memory, Access::overwrite, Use::unrecorded);
   if (!lease) {
     (void)remove(parking_->memory);
     return lease.error();

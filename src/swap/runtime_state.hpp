@@ -104,6 +104,7 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   std::vector<HostSpan> abandoned;           // pages of users that have left
   std::vector<Runtime*> companions;          // that poll() polls too
   ParkState park_state = ParkState::in_use;
+  tiers::TensorId all_memory{};       // what a runtime that parks leases itself
   std::vector<std::string> messages;  // for take_messages(), beside those of the residency and the paths
   bool woken = false, stopping = false;
   bool closing = false;       // the runtime is being destroyed

@@ -143,6 +143,7 @@ TEST(CInterface, RefusesNull) {
       {"runtime", [&] { return penstock_runtime_prefetch(nullptr, 1); }},
       {"runtime", [&] { return penstock_runtime_end_round(nullptr); }},
       {"runtime", [&] { return penstock_runtime_flush(nullptr); }},
+      {"group", [&] { return penstock_process_group_split(nullptr, 0, nullptr); }},
       {"runtime", [&] { return penstock_runtime_park(nullptr, nullptr); }},
       {"runtime", [&] { return penstock_runtime_unpark(nullptr); }},
       {"runtime", [&] { return penstock_runtime_sync(nullptr); }},

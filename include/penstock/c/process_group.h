@@ -40,6 +40,12 @@ typedef struct penstock_rank_identity {
 /* `group` may be NULL: a run of one rank. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_process_group_identity(
     const penstock_process_group* group, penstock_rank_identity* identity);
+/* Divides the group: the ranks that call it with one `color` form a new group, in the order of their ranks here, with
+ * connections and failures of its own. Every rank of `group` calls it. One group has one engine: this makes groups for
+ * more. Errors: PENSTOCK_UNSUPPORTED, of PENSTOCK_CARRIER_MPI; those of penstock_process_group_join(). */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_process_group_split(penstock_process_group* group,
+                                                                              uint32_t color,
+                                                                              penstock_process_group** part);
 /* Gives each rank the `bytes` bytes of all, in the order of the ranks, in `all`: ranks * bytes. Every rank calls it
  * with the same label and the same number of bytes. All ranks' bytes are at most 1 MiB. Errors: PENSTOCK_PEER_FAILED.
  */

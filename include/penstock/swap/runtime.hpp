@@ -151,7 +151,6 @@ class Runtime {
   explicit Runtime(std::shared_ptr<RuntimeState> state);
 
   struct Parking;
-  [[nodiscard]] Result<Lease> wait_for_lease(tiers::TensorId tensor, Access access, Use use);
   [[nodiscard]] Result<void> store_dirty();
   [[nodiscard]] Result<ByteCount> hold_all_memory();
 

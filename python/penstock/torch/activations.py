@@ -9,6 +9,7 @@ import weakref
 import torch
 
 from .. import Store
+from ..errors import refuse
 
 _numbers = itertools.count()  # of all, in the order of the forward pass
 _tensors_ahead = 4
@@ -36,6 +37,8 @@ class offload_activations(torch.autograd.graph.saved_tensors_hooks):
     and Store.get() raise. One object may be used for every step."""
 
     def __init__(self, store: Store, min_bytes: int = 1 << 20) -> None:
+        if not isinstance(store, Store):
+            refuse("penstock.torch.offload_activations", "it is no store", "store", wanted="a penstock.Store", got=repr(store))
         self._store = store
         self._min_bytes = min_bytes
         self._alive: weakref.WeakValueDictionary[int, _Activation] = weakref.WeakValueDictionary()
@@ -63,8 +66,12 @@ class offload_activations(torch.autograd.graph.saved_tensors_hooks):
 
     def clear(self) -> None:
         """Removes from the store what autograd has dropped."""
-        while self._dropped:
-            self._store.remove(self._dropped.popleft())
+        while True:
+            try:
+                name = self._dropped.popleft()
+            except IndexError:  # another thread has taken the last one
+                return
+            self._store.remove(name)
 
     def _prefetch_before(self, number: int) -> None:
         """The backward goes the way of the forward back."""

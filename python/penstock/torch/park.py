@@ -2,45 +2,78 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+
 import torch
 
-from .. import Store
-from ..errors import FailedState, Unsupported, refuse
+from .. import Store, errors
+from ..errors import FailedState, Unsupported
+
+_refuse = functools.partial(errors.refuse, "penstock.torch.park")
+
+
+@dataclasses.dataclass
+class _Memory:
+    """One storage, and the tensors of the module that are views of it."""
+
+    name: str
+    storage: torch.UntypedStorage | None
+    nbytes: int
+    device: torch.device
+    tensors: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    views: list[tuple] = dataclasses.field(default_factory=list)
+    absent: list[torch.Tensor] = dataclasses.field(default_factory=list)  # what they have while they are parked
+
+    def take_from_tensors(self) -> None:
+        for tensor in self.tensors:
+            self.views.append((tensor.storage_offset(), tensor.size(), tensor.stride()))
+            value = torch.nan if tensor.is_floating_point() or tensor.is_complex() else 0
+            self.absent.append(tensor.detach().new_full((), value).expand(tensor.shape))
+            tensor.data = self.absent[-1]
+        self.storage = None
+
+    def give_to_tensors(self, storage: torch.UntypedStorage) -> None:
+        for tensor, view in zip(self.tensors, self.views):
+            tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage, *view)
 
 
 class Parked:
     """A module whose memory is in a store, see park(). A `with` block ends with unpark()."""
 
-    def __init__(self, store: Store, storages: list[tuple[str, torch.UntypedStorage]]) -> None:
+    def __init__(self, store: Store, memories: list[_Memory]) -> None:
         self._store = store
-        self._sizes: list[tuple[str, torch.UntypedStorage, int]] = []
-        for name, storage in storages:
-            size = storage.nbytes()
-            try:
-                store.put(name, _bytes_of(storage))
-            except BaseException:
-                self.unpark()
-                raise
-            self._sizes.append((name, storage, size))
-            storage.resize_(0)
-        _empty_caches(storage for _, storage in storages)
+        self._memories: list[_Memory] = []
+        try:
+            for memory in memories:
+                store.put(memory.name, torch.empty(0, dtype=torch.uint8, device=memory.device).set_(memory.storage))
+                self._memories.append(memory)
+        except BaseException:
+            for memory in self._memories:  # all tensors have their memory still
+                store.remove(memory.name)
+            raise
+        for memory in memories:
+            memory.take_from_tensors()
+        _empty_caches({memory.device.type for memory in memories})
 
     def unpark(self) -> None:
-        """Gives the tensors their memory and their values again, and removes them from the store. Raises what
-        Store.get() raises, FailedState for a tensor that has got other memory meanwhile, and RuntimeError where a device
-        has no room; then it can be called again."""
-        self._store.prefetch(*(name for name, _, _ in self._sizes[:4]))
-        while self._sizes:
-            name, storage, size = self._sizes[0]
-            if storage.nbytes() not in (0, size):
-                refuse("penstock.torch.park", "it has got other memory while it was parked", name,
-                       wanted="no bytes", got=f"{storage.nbytes()} bytes", kind=FailedState)
-            storage.resize_(size)
-            if len(self._sizes) > 1:
-                self._store.prefetch(self._sizes[1][0])
-            self._store.get(name, into=_bytes_of(storage))
-            self._store.remove(name)
-            del self._sizes[0]
+        """Gives the tensors memory and their values again, and removes them from the store. Raises what Store.get()
+        raises, FailedState for a tensor that has got other memory meanwhile, and RuntimeError where a device has no room;
+        then it can be called again."""
+        while self._memories:
+            memory = self._memories[0]
+            for tensor, absent in zip(memory.tensors, memory.absent):
+                if tensor.data_ptr() != absent.data_ptr():
+                    _refuse("a tensor of it has got other memory while it was parked", memory.name,
+                            wanted="what park() has left", got=f"shape {tuple(tensor.shape)}, strides {tensor.stride()}",
+                            advice="its values are in the store under this name", kind=FailedState)
+            flat = torch.empty(memory.nbytes, dtype=torch.uint8, device=memory.device)
+            if len(self._memories) > 1:
+                self._store.prefetch(memory.name, self._memories[1].name)
+            self._store.get(memory.name, into=flat)
+            memory.give_to_tensors(flat.untyped_storage())
+            self._store.remove(memory.name)
+            del self._memories[0]
 
     def __enter__(self) -> Parked:
         return self
@@ -50,43 +83,42 @@ class Parked:
 
 
 def park(module: torch.nn.Module, store: Store, prefix: str = "") -> Parked:
-    """Moves the memory of a module's parameters and buffers, without gradients, to `store`, and frees it, on the host or
-    on a device.
+    """Moves the memory of a module's parameters and buffers, without gradients, to `store`, on the host or on a device.
 
-    The tensors stay the same objects, with a memory of 0 bytes, and must not be used until Parked.unpark(); tied and
+    The tensors stay the same objects, with their shapes, and their values are NaN (or 0) until Parked.unpark(); tied and
     shared ones are parked once. Their bytes are in the store's host memory or on its drives, verified when they come
-    back. prefix: of their names in the store, for several modules in one.
+    back. The memory is free unless another tensor is a view of it: keep none. prefix: of their names in the store, for
+    several modules in one.
 
         with penstock.torch.park(model, store):
             …                                     # another program has the memory
 
-    Raises what Store.put() raises, and Unsupported for memory that cannot be freed, such as that of numpy or of a
-    memory-mapped checkpoint, or a DTensor: all is as before then."""
-    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    storages: dict[int, tuple[str, torch.UntypedStorage]] = {}
-    for name, tensor in named:
+    Raises what Store.put() raises, InvalidArgument for names that are in the store already, and Unsupported for tensors
+    without memory of their own and memory that processes share: all is as before then."""
+    if not isinstance(module, torch.nn.Module) or not isinstance(store, Store):
+        _refuse("it is something else", "module and store", wanted="a torch.nn.Module and a penstock.Store",
+                got=f"{type(module).__name__}, {type(store).__name__}")
+    memories: dict[int, _Memory] = {}
+    seen = set()
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if hasattr(tensor, "to_local") or tensor.layout != torch.strided or tensor.device.type == "meta":
-            refuse("penstock.torch.park", "it has no memory of its own to free", name, wanted="a dense tensor",
-                   got=f"{type(tensor).__name__}, {tensor.layout}, on {tensor.device}", kind=Unsupported)
+            _refuse("it has no memory of its own", name, wanted="a dense tensor",
+                    got=f"{type(tensor).__name__}, {tensor.layout}, on {tensor.device}", kind=Unsupported)
+        if tensor.device.type == "cpu" and tensor.is_shared():
+            _refuse("other processes share its memory", name, advice="p.data = p.data.clone()", kind=Unsupported)
         storage = tensor.untyped_storage()
-        if storage.nbytes() == 0:
+        if storage.nbytes() == 0 or tensor in seen:
             continue
-        if not storage.resizable() or (storage.device.type == "cpu" and storage.is_shared()):
-            refuse("penstock.torch.park", "its memory cannot be freed", name, wanted="memory that PyTorch has allocated",
-                   got="memory of numpy, of a file, or shared with other processes", advice="p.data = p.data.clone()",
-                   kind=Unsupported)
-        storages.setdefault(storage.data_ptr(), (f"{prefix}{name}", storage))
-    taken = [name for name, _ in storages.values() if name in store]
+        seen.add(tensor)
+        memory = memories.setdefault(storage.data_ptr(), _Memory(f"{prefix}{name}", storage, storage.nbytes(), tensor.device))
+        memory.tensors.append(tensor)
+    taken = [memory.name for memory in memories.values() if memory.name in store]
     if taken:
-        refuse("penstock.torch.park", "the store has an array with this name", taken[0], advice="give another prefix")
-    return Parked(store, list(storages.values()))
+        _refuse("the store has an array with this name", taken[0], advice="unpark what is there, or give another prefix")
+    return Parked(store, list(memories.values()))
 
 
-def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-
-
-def _empty_caches(storages) -> None:
+def _empty_caches(kinds: set[str]) -> None:
     """PyTorch keeps freed memory of a device for itself."""
-    for kind in {storage.device.type for storage in storages} - {"cpu"}:
+    for kind in kinds - {"cpu"}:
         getattr(torch, kind).empty_cache()

@@ -3,46 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from .. import errors
-from .._core import Config, Engine, Layout, ProcessGroup
-from ..errors import FailedState, InvalidArgument, Unsupported
+from .._core import Config, Engine, ProcessGroup
+from ..errors import FailedState, Unsupported
 from .offloaded_states import dtype_names
-from .units import Part, Unit, divide, tensors_of
-
-
-def _refuse(reason: str, what: str, *, wanted: str = "", got: str = "", advice: str = "", kind=InvalidArgument):
-    errors.refuse("penstock.torch.shard", reason, what, wanted=wanted, got=got, advice=advice, kind=kind)
-
-
-class _Use:
-    """One forward of a module, whose backward needs its units. inputs: with a gradient, which the backward computes last."""
-
-    def __init__(self, module: torch.nn.Module, units: list[Unit]) -> None:
-        self.module = module
-        self.units = units
-        self.inputs = 0
-        self.left = 0  # of them, in this backward
-
-
-class _Parameters(dict):
-    """Those of a module, which tells when one is looked up: the forward of another module may use it."""
-
-    def __init__(self, given: dict, note_access: Callable[[torch.nn.Parameter], None]) -> None:
-        super().__init__(given)
-        self._note_access = note_access
-
-    def __getitem__(self, name: str):
-        parameter = super().__getitem__(name)
-        if parameter is not None:
-            self._note_access(parameter)
-        return parameter
+from .shard_arguments import check, check_ranks, convert, dtype_of, layout_of, refuse
+from .sharding_hooks import Hook, Parameters, Saved
+from .units import Part, Unit, divide
 
 
 class Sharded(torch.nn.Module):
@@ -56,20 +31,25 @@ class Sharded(torch.nn.Module):
         self.rank, self.ranks = (group.rank, group.ranks) if group is not None else (0, 1)
         self.gradient_accumulation_steps = int(effective["gradient_accumulation_steps"])
         self.micro_batch_size = int(effective["train_micro_batch_size_per_gpu"])  # of each rank
-        self.dtype = _dtype_of(effective)  # of parameters and floating-point buffers
+        self.dtype = dtype_of(effective)  # of parameters and floating-point buffers
         self.config = config
         self.learning_rate: float | None = None
         """Of the steps from the next one on; None: what the configuration says."""
         self.last_step: dict = {}
         """What the last step() has found: "updated", "gradient_norm", "learning_rate", and so on."""
         self._micro_batches = 0  # of this step, whose backward has ended
+        self._updates = 0
         self._is_in_step = self._is_in_backward = self._has_failed = False
-        self._calls: list[_Use] = []  # modules in their forward, the innermost last
+        self._in_gathered = 0
+        self._graph_task = -1  # of the backward; reentrant checkpoints have others
+        self._calls: list[tuple[torch.nn.Module, list[Unit]]] = []  # modules in their forward, the innermost last
         self._units_of: dict[torch.nn.Module, list[Unit]] = {}  # that are gathered for its forward
         self._unit_of: dict[torch.nn.Parameter, Unit] = {}
-        _check(module)
+        self._found: dict[int, tuple[Unit, int]] = {}  # gathered parameters, by the address of their storage
+        check(module, whole)
+        check_ranks(module, group)
         parts = divide(module, whole)
-        self._engine = Engine(config, _layout_of(parts, weight_decay_of), group)
+        self._engine = Engine(config, layout_of(parts, weight_decay_of), group)
         self.resumed: tuple | None = None
         """The step and the trainer's object of the commit from which a durable run goes on; None for a new run."""
         resumed = self._engine.resume() if effective.get("penstock", {}).get("durable_directory") else None
@@ -78,42 +58,59 @@ class Sharded(torch.nn.Module):
             self._engine.initialize([[(one.data_ptr(), one.numel(), dtype_names[one.dtype]) for one in unit]
                                      for unit in values])
             del values
-        _convert(module, self.dtype)
+        convert(module, self.dtype)
         self.module = module
         self._units = [Unit(number, part.name, part.parameters, part.is_frozen) for number, part in enumerate(parts)]
         self._hook(parts)
-        for unit in self._units:
-            unit.release()
         if resumed is not None:
             self.resumed = self._take_client(resumed)
 
     def forward(self, *args, **kwargs):
         """That of the module. With gradients it begins a step, or the next micro-batch of it."""
         self._check_whole("forward()")
-        if torch.is_grad_enabled() and not self._is_in_step:
+        for parameter, unit in self._unit_of.items():
+            if parameter.requires_grad == unit.is_frozen:
+                name = next(name for name, one in unit.parameters if one is parameter)
+                refuse("requires_grad was changed after shard()", name, wanted=str(not unit.is_frozen),
+                        got=str(parameter.requires_grad), advice="shard the module again")
+        if torch.is_grad_enabled() and not self._is_in_step and not self._is_in_backward:
             self._engine.begin_step(self.gradient_accumulation_steps, self.learning_rate)
             self._is_in_step = True
-        result = self.module(*args, **kwargs)
-        if not torch.is_grad_enabled():
-            for unit in self._units:
-                unit.calls.clear()  # no backward follows
-        return result
+        depth = len(self._calls)
+        try:
+            with self._saving():
+                return self.module(*args, **kwargs)
+        except BaseException:  # PyTorch calls no hooks for KeyboardInterrupt
+            while len(self._calls) > depth:
+                self._leave()
+            raise
 
     def backward(self, loss: torch.Tensor) -> None:
         """The backward of one micro-batch. The loss is divided by their number, and multiplied by the loss scale."""
         self._check_whole("backward()")
+        if not self._is_in_step:
+            refuse("there was no forward since the last step", "backward()", kind=FailedState)
         if self._micro_batches == self.gradient_accumulation_steps:
-            _refuse("all micro-batches of this step have had their backward", "backward()",
+            refuse("all micro-batches of this step have had their backward", "backward()",
                     wanted=f"{self.gradient_accumulation_steps} a step", advice="call step()", kind=FailedState)
-        scale = self._engine.report()["loss_scale"] / self.gradient_accumulation_steps
-        self._is_in_backward = self._has_failed = True  # unless it ends
-        (loss * scale).backward()
-        for unit in reversed(self._units):  # in one order on all ranks
-            if not unit.is_frozen and not unit.is_reduced:
-                unit.reduce(self._engine)
-            unit.end_micro_batch()
-            unit.release_if_unused()
-        self._is_in_backward = self._has_failed = False
+        scaled = loss * (self._engine.report()["loss_scale"] / self.gradient_accumulation_steps)
+        if not scaled.requires_grad:
+            refuse("it has no gradient", "the loss", wanted="one that the module has computed")
+        scaled.register_hook(lambda _: setattr(self, "_graph_task", torch._C._current_graph_task_id()))
+        self._is_in_backward = True
+        try:
+            with self._saving():  # for what checkpoints compute again
+                scaled.backward()
+            for unit in reversed(self._units):  # in one order on all ranks
+                if not unit.is_frozen and not unit.is_reduced:
+                    unit.reduce(self._engine)
+                unit.end_micro_batch()
+                self._release_if_unused(unit)
+        except BaseException:
+            self._has_failed = True
+            raise
+        finally:
+            self._is_in_backward = False
         self._micro_batches += 1
 
     def step(self) -> bool:
@@ -121,45 +118,62 @@ class Sharded(torch.nn.Module):
         beside the next forward. Returns whether it has updated: not for gradients that are not finite, see last_step."""
         self._check_whole("step()")
         if self._micro_batches == 0:
-            _refuse("there was no backward since the last step", "step()", kind=FailedState)
-        if any(unit.users > 0 for unit in self._units):
-            _refuse("the parameters are in use", "step()", advice="call it after gathered() and forward()", kind=FailedState)
+            refuse("there was no backward since the last step", "step()", kind=FailedState)
+        self._check_not_gathered("step()")
         if self._micro_batches < self.gradient_accumulation_steps:
             return False
         self.last_step = self._engine.step()
+        self._updates += 1
         self._micro_batches, self._is_in_step = 0, False
         return self.last_step["updated"]
 
     def abandon_step(self, cause: str = "the trainer has abandoned it") -> None:
         """Gives up the step in progress, after an exception in forward or backward. All ranks call it."""
+        self._check_not_gathered("abandon_step()")
+        while self._calls:
+            self._leave()
         for unit in self._units:
             unit.end_micro_batch()
-            unit.users = 0
-            unit.release()
-        self._calls.clear()
+            self._release_if_unused(unit)
         self._micro_batches = 0
-        self._is_in_step = self._is_in_backward = self._has_failed = False
+        self._is_in_step = self._has_failed = False
+        self._updates += 1  # no backward of earlier forwards
         self._engine.abandon_step(cause)
 
     def state_dict(self, *args, **kwargs):
         """Refused: the parameters are elsewhere. `with model.gathered() as module: module.state_dict()`."""
-        _refuse("its parameters are empty outside of the forward", "state_dict()",
+        refuse("its parameters have no values outside of the forward", "state_dict()",
                 advice="with model.gathered() as module: module.state_dict(); or save_checkpoint()", kind=Unsupported)
+
+    def load_state_dict(self, *args, **kwargs):
+        """Refused: what is in the parameters is lost when they leave. Load before shard(), or load_checkpoint()."""
+        refuse("its parameters are elsewhere", "load_state_dict()", advice="load the state before shard(); or load_checkpoint()",
+                kind=Unsupported)
+
+    def _apply(self, *args, **kwargs):
+        refuse("its parameters stay on the CPU, in the type of the configuration", "to(), half() and the like",
+                advice="change the module before shard(), or the configuration", kind=Unsupported)
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("penstock.torch.Sharded cannot be copied or pickled: copy its module within gathered()")
 
     @contextlib.contextmanager
     def gathered(self) -> Iterator[torch.nn.Module]:
         """The module with all of its parameters in memory, to be read: for its state_dict(), or generate()."""
         self._engine.finish_update()
-        for unit in self._units:
-            unit.users += 1
+        self._in_gathered += 1
         try:
             for unit in self._units:
-                unit.gather(self._engine)
+                unit.users += 1
+            for unit in self._units:
+                self._gather(unit)
             yield self.module
         finally:
+            self._in_gathered -= 1
             for unit in self._units:
                 unit.users -= 1
-                unit.release_if_unused()
+            for unit in self._units:
+                self._release_if_unused(unit)
 
     @property
     def completed_steps(self) -> int:
@@ -191,12 +205,14 @@ class Sharded(torch.nn.Module):
 
     def load_checkpoint(self, directory: str | os.PathLike):
         """Sets all values to those of a checkpoint. Returns (step, client)."""
+        self._check_not_gathered("load_checkpoint()")
         return self._take_client(self._engine.load_checkpoint(os.fspath(directory)))
 
     def close(self) -> None:
         """Frees the memory and the space on the drives. The module's parameters are empty then."""
         for unit in self._units:
-            unit.release()
+            unit.users = 0
+            self._release_if_unused(unit)
         for module in self.module.modules():
             module._parameters = dict(module._parameters)
         self._engine.close()
@@ -211,30 +227,45 @@ class Sharded(torch.nn.Module):
                 self._unit_of[parameter] = unit
                 if not unit.is_frozen:
                     parameter.register_post_accumulate_grad_hook(
-                        lambda one, unit=unit, index=index: self._take_gradient(unit, index, one))
+                        Hook(self, "_take_gradient", unit.number, index))
         for one in self.module.modules():
             if next(one.parameters(), None) is not None:
-                one._parameters = _Parameters(one._parameters, self._note_access)
-                one.register_forward_pre_hook(self._before_forward, with_kwargs=True)
-                one.register_forward_hook(self._after_forward, always_call=True)
+                one._parameters = Parameters(one._parameters, Hook(self, "_note_access"))
+                one.register_forward_pre_hook(Hook(self, "_before_forward"), prepend=True)
+                one.register_forward_hook(Hook(self, "_after_forward"), always_call=True)
+                one.register_state_dict_pre_hook(Hook(self, "_before_state_dict"))
 
-    def _before_forward(self, module: torch.nn.Module, args, kwargs) -> None:
-        use = _Use(module, [])
-        self._calls.append(use)
-        for unit in self._units_of.get(module, ()):
-            self._add_use(unit, use)
-        for unit in use.units:
-            unit.gather(self._engine)
-        if torch.is_grad_enabled():
-            for tensor in tensors_of((args, kwargs)):
-                if tensor.requires_grad:
-                    use.inputs += 1
-                    tensor.register_hook(lambda _: self._after_input(use))
+    def _gather(self, unit: Unit) -> None:
+        if unit.is_gathered:
+            return
+        unit.gather(self._engine)
+        for index, values in enumerate(unit.values):
+            self._found[values.untyped_storage().data_ptr()] = unit, index
 
-    def _add_use(self, unit: Unit, use: _Use) -> None:
-        use.units.append(unit)
-        unit.users += 1
-        unit.calls[use.module] += 0 if self._is_in_backward else 1  # not of the recomputation of a checkpoint
+    def _release_if_unused(self, unit: Unit) -> None:
+        if unit.users == 0 and unit.is_gathered:
+            for values in unit.values:
+                del self._found[values.untyped_storage().data_ptr()]
+            unit.release()
+
+    def _before_forward(self, module: torch.nn.Module, args) -> None:
+        units = list(self._units_of.get(module, ()))
+        self._calls.append((module, units))
+        for unit in units:
+            unit.users += 1
+        for unit in units:
+            self._gather(unit)
+
+    def _after_forward(self, module: torch.nn.Module, args, output) -> None:
+        if self._calls and self._calls[-1][0] is module:  # else a hook before ours has failed
+            self._leave()
+
+    def _leave(self) -> None:
+        _, units = self._calls.pop()
+        for unit in units:
+            unit.users -= 1
+        for unit in units:
+            self._release_if_unused(unit)
 
     def _note_access(self, parameter: torch.nn.Parameter) -> None:
         """A forward uses a parameter of another module, as that of torch.nn.MultiheadAttention does: from now on its unit
@@ -242,80 +273,109 @@ class Sharded(torch.nn.Module):
         unit = self._unit_of.get(parameter)
         if unit is None or unit.users > 0 or not self._calls:
             return
-        use = self._calls[-1]
-        self._units_of.setdefault(use.module, []).append(unit)
-        self._add_use(unit, use)
-        unit.gather(self._engine)
+        module, units = self._calls[-1]
+        self._units_of.setdefault(module, []).append(unit)
+        units.append(unit)
+        unit.users += 1
+        self._gather(unit)
 
-    def _after_forward(self, module: torch.nn.Module, args, output) -> None:
-        use = self._calls.pop()
-        outputs = list(tensors_of(output))
-        storages = {tensor.untyped_storage().data_ptr() for tensor in outputs if tensor.layout == torch.strided}
-        for tensor in outputs:
-            if tensor.grad_fn is not None:
-                tensor.grad_fn.register_prehook(lambda _: self._before_backward(use))
-        for unit in use.units:
-            unit.users -= 1
-            is_hidden = torch.is_grad_enabled() and not outputs
-            unit.is_kept = unit.is_kept or is_hidden or not storages.isdisjoint(unit.storages())
-            unit.release_if_unused()
+    @contextlib.contextmanager
+    def _saving(self) -> Iterator[None]:
+        """Of what autograd saves, gathered parameters are left out: the backward gathers them again. The rest is for the
+        hooks that are there already, such as those of offload_activations."""
+        pack, unpack = torch._C._autograd._top_saved_tensors_default_hooks(True) or (None, None)
 
-    def _before_backward(self, use: _Use) -> None:
-        self._check_backward()
-        for unit in use.units:
-            if use not in unit.uses:
-                use.left = use.inputs
-                unit.uses.add(use)
-            unit.gather(self._engine)
+        def own_pack(tensor: torch.Tensor):
+            saved = self._saved(tensor)
+            if saved is not None:
+                return saved
+            return tensor if pack is None else (unpack, pack(tensor))
 
-    def _take_gradient(self, unit: Unit, index: int, parameter: torch.nn.Parameter) -> None:
-        self._check_backward()
+        def own_unpack(packed):
+            if isinstance(packed, Saved):
+                return self._find_again(packed)
+            return packed[0](packed[1]) if isinstance(packed, tuple) else packed
+        with torch.autograd.graph.saved_tensors_hooks(own_pack, own_unpack):
+            yield
+
+    def _saved(self, tensor: torch.Tensor) -> Saved | None:
+        if tensor.layout != torch.strided:
+            return None
+        unit, index = self._found.get(tensor.untyped_storage().data_ptr(), (None, 0))
+        if unit is None or tensor.dtype != unit.values[index].dtype or tensor.is_conj() or tensor.is_neg():
+            return None
+        unit.saved += 1
+        return Saved(unit, index, tensor, self._updates)
+
+    def _find_again(self, packed: Saved) -> torch.Tensor:
+        unit = packed.unit
+        if packed.updates != self._updates:
+            refuse("the parameters were updated, or the step was abandoned, since the forward of this backward", unit.name,
+                    advice="call backward() before step()", kind=FailedState)
+        self._gather(unit)
+        values = unit.values[packed.index].as_strided(*packed.view)  # keeps the memory, whatever becomes of the unit
+        unit.saved -= 1
+        if unit.saved <= 0:
+            self._release_if_unused(unit)
+        return values
+
+    def _before_state_dict(self, module: torch.nn.Module, *_) -> None:
+        if any(not self._unit_of[one].is_gathered for one in module.parameters(recurse=False) if one in self._unit_of):
+            self.state_dict()
+
+    def _take_gradient(self, number: int, index: int, parameter: torch.nn.Parameter) -> None:
+        unit = self._units[number]
+        name = unit.parameters[index][0]
         gradient, parameter.grad = parameter.grad, None
-        if gradient.layout != torch.strided:
-            _refuse("its gradient is sparse", unit.parameters[index][0], advice="make the layer with sparse=False",
-                    kind=Unsupported)
-        if unit.is_reduced:
-            _refuse("it has a second gradient in one backward", unit.parameters[index][0], kind=Unsupported)
-        unit.add_gradient(index, gradient)
-        if unit.is_complete:
-            unit.reduce(self._engine)
-            self._release_after_backward(unit)
-
-    def _after_input(self, use: _Use) -> None:
-        use.left -= 1
-        if use.left == 0:
-            for unit in use.units:
-                self._release_after_backward(unit)
-
-    def _release_after_backward(self, unit: Unit) -> None:
-        """What has no input with a gradient needs a unit until all of its gradients are there; a frozen one to the end."""
-        if unit.is_frozen or unit.is_reduced:
-            unit.uses = {use for use in unit.uses if use.left > 0 or (use.inputs == 0 and unit.is_frozen)}
-            unit.release_if_unused()
-
-    def _check_backward(self) -> None:
         if not self._is_in_backward:
-            _refuse("it is not by the sharded module", "the backward", wanted="model.backward(loss)", got="loss.backward()",
+            refuse("it is not by the sharded module", "the backward", wanted="model.backward(loss)", got="loss.backward()",
                     kind=FailedState)
+        if gradient.layout != torch.strided:
+            refuse("its gradient is sparse", name, advice="make the layer with sparse=False", kind=Unsupported)
+        if unit.is_reduced:
+            refuse("it has gradients of a reentrant checkpoint and of another use", name,
+                    advice="torch.utils.checkpoint.checkpoint(…, use_reentrant=False)", kind=Unsupported)
+        unit.add_gradient(index, gradient)
+        # A graph brings one gradient of each parameter; each reentrant checkpoint is a graph of its own.
+        unit.is_late = unit.is_late or torch._C._current_graph_task_id() != self._graph_task
+        if not unit.is_late and all(one is not None for one in unit.gradients):
+            unit.reduce(self._engine)
+
+    def _check_not_gathered(self, what: str) -> None:
+        if self._in_gathered > 0:
+            refuse("the parameters are in use", what, advice="call it after the block of gathered()", kind=FailedState)
 
     def _check_whole(self, what: str) -> None:
         if self._has_failed:
-            _refuse("a backward has failed", what, advice="call abandon_step(), on all ranks", kind=FailedState)
+            refuse("a backward has failed", what, advice="call abandon_step(), on all ranks", kind=FailedState)
 
     # --- What goes into a commit
 
     def _client_bytes(self, client) -> bytes:
         file = io.BytesIO()
-        torch.save({"client": client, "buffers": dict(self.module.named_buffers())}, file)
+        torch.save({"client": client, "buffers": self._saved_buffers()}, file)
+        try:
+            torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+        except pickle.UnpicklingError as error:
+            refuse("it cannot be loaded again", "client", wanted="tensors, numbers, text, and lists and dictionaries of them",
+                    got=str(error).splitlines()[0])
         return file.getvalue()
+
+    def _saved_buffers(self) -> dict[str, torch.Tensor]:
+        """Those that a state_dict() has."""
+        return {f"{path}.{name}" if path else name: buffer for path, one in self.module.named_modules()
+                for name, buffer in one.named_buffers(recurse=False) if name not in one._non_persistent_buffers_set}
 
     def _take_client(self, resumed: dict) -> tuple:
         for unit in self._units:
             unit.end_micro_batch()
-            unit.release()
+        self._updates += 1
         saved = torch.load(io.BytesIO(resumed["client"]), weights_only=True)
-        buffers = dict(self.module.named_buffers())
+        buffers = self._saved_buffers()
         for name, values in saved["buffers"].items():
+            if name not in buffers or buffers[name].shape != values.shape:
+                refuse("the checkpoint has a buffer that the module has not", name, wanted="a module of the same buffers",
+                        got=str(tuple(values.shape)))
             buffers[name].copy_(values)
         return resumed["step"], saved["client"]
 
@@ -340,7 +400,7 @@ def shard(module: torch.nn.Module, config: str | os.PathLike | dict, *, whole: S
     configuration.
 
     Frozen parameters, tied ones, buffers, activation checkpointing and modules that are used several times work as in
-    PyTorch. A parameter is empty outside of its module's forward and of the backward, but for Sharded.gathered().
+    PyTorch. Outside of its module's forward and of the backward a parameter's values are NaN, but for Sharded.gathered().
 
     Raises InvalidConfig; InvalidArgument and Unsupported, naming the parameter, before anything changes; BudgetTooSmall
     and NoSpace, with the required size."""
@@ -350,56 +410,16 @@ def shard(module: torch.nn.Module, config: str | os.PathLike | dict, *, whole: S
         name = os.fspath(config)
         with open(name, encoding="utf-8") as file:
             text = file.read()
-    group = ProcessGroup() if _has_launcher() else None
+    group = _process_group().split(0) if _has_launcher() else None  # a group has one engine
     ranks = group.ranks if group is not None else 1
     return Sharded(module, Config(text, name, ranks), group, whole, weight_decay_of)
 
 
-def _layout_of(parts: list[Part], weight_decay_of) -> Layout:
-    layout, groups = Layout(), {}
-    for part in parts:
-        unit = layout.add_unit((part.name or "root") + ("+frozen" if part.is_frozen else ""))
-        for name, parameter in part.parameters:
-            decay = None if part.is_frozen or weight_decay_of is None else weight_decay_of(name, parameter)
-            key = (part.is_frozen, decay)
-            if key not in groups:
-                is_default = key == (False, None)
-                groups[key] = 0 if is_default else layout.add_group(frozen=part.is_frozen, weight_decay=decay)
-            own = name[len(part.name) + 1:] if part.name else name
-            layout.add_parameter(unit, own, list(parameter.shape) or [1], groups[key])
-    return layout
+@functools.cache
+def _process_group() -> ProcessGroup:
+    """Of all sharded modules of this process."""
+    return ProcessGroup()
 
 
 def _has_launcher() -> bool:
     return any(name in os.environ for name in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_ID"))
-
-
-def _dtype_of(effective: dict) -> torch.dtype:
-    for key, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
-        if effective.get(key, {}).get("enabled"):
-            return dtype
-    return torch.float32
-
-
-def _check(module: torch.nn.Module) -> None:
-    if not any(parameter.requires_grad for parameter in module.parameters()):
-        _refuse("it has no parameter that is trained", "module", wanted="a parameter with requires_grad")
-    for name, parameter in module.named_parameters():
-        if parameter.dtype not in dtype_names:
-            _refuse("its type is not supported", name, wanted="float32, bfloat16 or float16", got=str(parameter.dtype))
-        if parameter.device.type != "cpu" or parameter.layout != torch.strided or hasattr(parameter, "to_local"):
-            _refuse("it is no dense tensor in host memory", name, got=f"{parameter.layout}, on {parameter.device}",
-                    advice="shard the module before it is moved to a device", kind=Unsupported)
-        if parameter.numel() == 0:
-            _refuse("it has no elements", name, kind=Unsupported)
-        if parameter.grad is not None:
-            _refuse("it has a gradient already", name, advice="call zero_grad() before")
-
-
-def _convert(module: torch.nn.Module, dtype: torch.dtype) -> None:
-    """Gives each parameter memory of its own, which can be freed, in the type of the run; and buffers the type."""
-    for parameter in module.parameters():
-        parameter.data = parameter.detach().to(dtype).clone(memory_format=torch.contiguous_format)
-    for buffer in module.buffers():
-        if buffer.dtype.is_floating_point:
-            buffer.data = buffer.detach().to(dtype)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from .._core import Engine
+from ..errors import FailedState, refuse
 from .offloaded_states import dtype_names
 
 Named = list[tuple[str, torch.nn.Parameter]]
@@ -17,9 +17,8 @@ Named = list[tuple[str, torch.nn.Parameter]]
 class Unit:
     """Parameters that are gathered and released together: all are trained, or all are frozen.
 
-    A gathered parameter has memory of PyTorch, whose storage stays the same and has no bytes otherwise: views that
-    autograd has saved are whole again when the backward needs them. A parameter that is not gathered is empty, of shape
-    (0,), so that its use outside of its module's forward is an error of PyTorch."""
+    A gathered parameter has new memory of PyTorch, which lives as long as a view of it: whatever a trainer keeps stays as
+    it was. One that is not gathered has its shape, and NaN as each of its values."""
 
     def __init__(self, number: int, name: str, parameters: Named, is_frozen: bool) -> None:
         self.number = number
@@ -27,65 +26,65 @@ class Unit:
         self.parameters = parameters
         self.is_frozen = is_frozen
         self.users = 0  # modules in their forward
-        self.is_kept = False  # until the end of the backward: its memory has left its module
-        self.uses: set[object] = set()  # in this backward, which need it still
-        self.calls: collections.Counter[torch.nn.Module] = collections.Counter()  # of its modules, in this micro-batch
+        self.saved = 0  # by autograd in the forward, and not yet asked for by the backward
         self.gradients: list[torch.Tensor | None] = [None] * len(parameters)
         self.is_reduced = False  # in this micro-batch
-        self.is_gathered = True
-        self._full = [parameter.data for _, parameter in parameters]
-        self._bytes = [full.untyped_storage().nbytes() for full in self._full]
-        self._empty = self._full[0].new_empty(0)
+        self.is_late = False  # its gradient is complete at the end of the backward only
+        self.values: list[torch.Tensor] = []  # while it is gathered
+        self._versions: list[int] = []
+        self._shapes = [parameter.shape for _, parameter in parameters]
+        self._absent = [parameter.new_full((), torch.nan).expand(parameter.shape) for _, parameter in parameters]
+        self._set([*self._absent])
 
-    def storages(self) -> set[int]:
-        """Of its memory while it is gathered."""
-        return {full.untyped_storage().data_ptr() for full in self._full if full.numel() > 0}
+    @property
+    def is_gathered(self) -> bool:
+        return bool(self.values)
 
     def gather(self, engine: Engine) -> None:
         if self.is_gathered:
             return
-        for full, size in zip(self._full, self._bytes):
-            full.untyped_storage().resize_(size)
-        self.is_gathered = True
-        engine.gather(self.number, [full.data_ptr() for full in self._full])
-        for (_, parameter), full in zip(self.parameters, self._full):
-            parameter.data = full
+        values = [torch.empty(shape, dtype=one.dtype) for shape, one in zip(self._shapes, self._absent)]
+        engine.gather(self.number, [one.data_ptr() for one in values])
+        self._set(values)
+        self.values = values
+        self._versions = [parameter._version for _, parameter in self.parameters]
 
     def release(self) -> None:
+        """Raises FailedState where the values were changed: they would be lost."""
         if not self.is_gathered:
             return
-        for _, parameter in self.parameters:
-            parameter.data = self._empty
-        for full in self._full:
-            full.untyped_storage().resize_(0)
-        self.is_gathered = False
+        changed = [name for (name, parameter), version in zip(self.parameters, self._versions)
+                   if parameter._version != version]
+        self.values = []
+        self._set(self._absent)
+        if changed:
+            refuse("penstock.torch.shard", "its values were changed in place, which is lost", changed[0],
+                   wanted="changes by the optimizer alone", kind=FailedState)
 
     def release_if_unused(self) -> None:
-        if self.users == 0 and not self.is_kept and not self.uses:
+        if self.users == 0:
             self.release()
 
     def end_micro_batch(self) -> None:
-        self.is_kept = self.is_reduced = False
-        self.uses.clear()
-        self.calls.clear()
+        self.is_reduced = self.is_late = False
+        self.saved = 0
         self.gradients = [None] * len(self.parameters)
 
     def add_gradient(self, index: int, gradient: torch.Tensor) -> None:
         earlier = self.gradients[index]
         self.gradients[index] = gradient.contiguous() if earlier is None else earlier.add_(gradient)
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether this backward brings no other gradient. Reentrant checkpoints bring one for each use of a module."""
-        return all(one is not None for one in self.gradients) and all(count == 1 for count in self.calls.values())
-
     def reduce(self, engine: Engine) -> None:
         """Reduces its gradients, and zeros where there is none."""
-        gradients = [gradient if gradient is not None else torch.zeros(full.shape, dtype=full.dtype)
-                     for gradient, full in zip(self.gradients, self._full)]
+        gradients = [gradient if gradient is not None else torch.zeros(shape, dtype=absent.dtype)
+                     for gradient, shape, absent in zip(self.gradients, self._shapes, self._absent)]
         engine.reduce(self.number, [(one.data_ptr(), one.numel(), dtype_names[one.dtype]) for one in gradients])
         self.gradients = [None] * len(self.parameters)
         self.is_reduced = True
+
+    def _set(self, values: list[torch.Tensor]) -> None:
+        for (_, parameter), one in zip(self.parameters, values):
+            parameter.data = one
 
 
 @dataclasses.dataclass
@@ -120,19 +119,3 @@ def divide(module: torch.nn.Module, whole: Sequence[type]) -> list[Part]:
             users = part_of[parameter].users
             users.extend(user for user in (one, root) if user is not None and all(user is not other for other in users))
     return list(parts.values())
-
-
-def tensors_of(value) -> Iterable[torch.Tensor]:
-    """Of tuples, lists, dictionaries, and attributes of other objects."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from tensors_of(one)
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from tensors_of(one)
-    elif hasattr(value, "__dict__") and not isinstance(value, (type, torch.nn.Module)):
-        for one in vars(value).values():
-            if isinstance(one, (torch.Tensor, list, tuple, dict)):
-                yield from tensors_of(one)

@@ -14,10 +14,14 @@ import penstock.torch  # noqa: E402
 ranks = 2
 
 
-def work(rank, port, directory, results):
+def join(rank, port):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks),
                       MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
+
+
+def work(rank, port, directory, results):
+    join(rank, port)
     config = config_of(directory, penstock={"durable_directory": f"{directory}/run"})
     config["train_micro_batch_size_per_gpu"] = 2
     model = penstock.torch.shard(make_model(), config)
@@ -37,7 +41,21 @@ def work(rank, port, directory, results):
     model.close()
 
 
-def run(directory):
+def work_with_two(rank, port, directory, results):
+    join(rank, port)
+    models = [penstock.torch.shard(make_model(), config_of()) for _ in range(2)]
+    for step in range(3):
+        for model in models:
+            model.backward(loss_of(model, batch_of(step)))
+            model.step()
+    torch.manual_seed(rank)
+    try:
+        penstock.torch.shard(torch.nn.Linear(3, 3), config_of())
+    except penstock.InvalidArgument as error:
+        results.put((rank, [model.digest() for model in models], str(error)))
+
+
+def run(directory, work=work):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1] - 1  # rank 0 listens on the next one
@@ -53,3 +71,9 @@ def test_two_processes_train_as_one_and_go_on_from_their_commit(directory):
         assert results[0][2] == results[1][2]  # one model
     losses = [sum(values) / ranks for results in (first, second) for values in zip(results[0][1], results[1][1])]
     assert losses == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_process_may_have_several_and_ranks_begin_alike(directory):
+    results = run(directory, work_with_two)
+    assert len({digest for _, digests, _ in results for digest in digests}) == 1
+    assert all("others on rank 1" in error for _, _, error in results)

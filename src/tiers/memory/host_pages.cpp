@@ -47,6 +47,7 @@ bool populate(std::byte* address, ByteCount size) {
     if (error != 0) failure = error;
   };
   std::vector<std::thread> threads;
+  threads.reserve(parts - 1);
   std::uint64_t next = 1;
   for (; next < parts; ++next) {
     auto started =

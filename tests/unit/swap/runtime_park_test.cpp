@@ -118,7 +118,7 @@ TEST(RuntimePark, GivesTheMemoryToTheOperatingSystem) {
     tensors.push_back(add(*runtime, 7_MiB, true, /*write_behind=*/false));
     write(*runtime, tensors.back(), i);
   }
-  const std::uint64_t before = resident();
+  [[maybe_unused]] const std::uint64_t before = resident();
   EXPECT_EQ(runtime->park().value(), 64_MiB);
   EXPECT_TRUE(runtime->take_messages().empty());
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)

@@ -1,0 +1,86 @@
+"""What is checked and made of a module before it is sharded."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+
+import torch
+
+from .. import errors
+from .._core import Layout, ProcessGroup
+from ..errors import Unsupported
+from .offloaded_states import dtype_names
+from .sharding_hooks import Parameters
+from .units import Part
+
+refuse = functools.partial(errors.refuse, "penstock.torch.shard")
+
+
+def dtype_of(effective: dict) -> torch.dtype:
+    for key, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        if effective.get(key, {}).get("enabled"):
+            return dtype
+    return torch.float32
+
+
+def check(module: torch.nn.Module, whole: Sequence[type]) -> None:
+    if not isinstance(module, torch.nn.Module):
+        refuse("it is no module", "module", wanted="a torch.nn.Module", got=type(module).__name__)
+    if isinstance(whole, type) or not all(isinstance(one, type) for one in whole):
+        refuse("it has something else than classes", "whole", wanted="a sequence of classes", got=repr(whole))
+    if any(isinstance(one._parameters, Parameters) for one in module.modules()):
+        refuse("it is sharded already", "module", advice="close() the sharded one, and make the module again")
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        refuse("it has no parameter that is trained", "module", wanted="a parameter with requires_grad")
+    for name, parameter in module.named_parameters():
+        if parameter.dtype not in dtype_names:
+            refuse("its type is not supported", name, wanted="float32, bfloat16 or float16", got=str(parameter.dtype))
+        if parameter.device.type != "cpu" or parameter.layout != torch.strided or hasattr(parameter, "to_local"):
+            refuse("it is no dense tensor in host memory", name, got=f"{parameter.layout}, on {parameter.device}",
+                    advice="shard the module before it is moved to a device", kind=Unsupported)
+        if parameter.numel() == 0:
+            refuse("it has no elements", name, kind=Unsupported)
+        if parameter.grad is not None:
+            refuse("it has a gradient already", name, advice="call zero_grad() before")
+
+
+def convert(module: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Gives each parameter memory of its own, which can be freed, in the type of the run; and buffers the type."""
+    for parameter in module.parameters():
+        parameter.data = parameter.detach().to(dtype).clone(memory_format=torch.contiguous_format)
+    for buffer in module.buffers():
+        if buffer.dtype.is_floating_point:
+            buffer.data = buffer.detach().to(dtype)
+
+
+def check_ranks(module: torch.nn.Module, group: ProcessGroup | None) -> None:
+    """Each rank gives the values of its own shards: a mixture, if they differ."""
+    if group is None:
+        return
+    sums = hashlib.blake2b(digest_size=16)
+    for name, parameter in module.named_parameters():
+        words = parameter.detach().contiguous().view(torch.int32 if parameter.element_size() == 4 else torch.int16)
+        weights = torch.arange(1, words.numel() + 1).remainder_(997)
+        sums.update(f"{name} {int(words.reshape(-1).to(torch.int64).mul_(weights).sum())} ".encode())
+    digests = group.gather("initial values", sums.digest())
+    for rank, one in enumerate(digests):
+        if one != digests[0]:
+            refuse("the ranks begin with different values", "module", wanted="those of rank 0",
+                    got=f"others on rank {rank}", advice="seed all ranks alike, or load the weights on all of them")
+
+
+def layout_of(parts: list[Part], weight_decay_of: Callable[[str, torch.nn.Parameter], float | None] | None) -> Layout:
+    layout, groups = Layout(), {}
+    for part in parts:
+        unit = layout.add_unit((part.name or "root") + ("+frozen" if part.is_frozen else ""))
+        for name, parameter in part.parameters:
+            decay = None if part.is_frozen or weight_decay_of is None else weight_decay_of(name, parameter)
+            key = (part.is_frozen, decay)
+            if key not in groups:
+                is_default = key == (False, None)
+                groups[key] = 0 if is_default else layout.add_group(frozen=part.is_frozen, weight_decay=decay)
+            own = name[len(part.name) + 1:] if part.name else name
+            layout.add_parameter(unit, own, list(parameter.shape) or [1], groups[key])
+    return layout
