@@ -47,13 +47,13 @@ class Sharded(torch.nn.Module):
         self._unit_of: dict[torch.nn.Parameter, Unit] = {}
         self._found: dict[int, tuple[Unit, int]] = {}  # gathered parameters, by the address of their storage
         check(module, whole)
-        check_ranks(module, group)
         parts = divide(module, whole)
         self._engine = Engine(config, layout_of(parts, weight_decay_of), group)
         self.resumed: tuple | None = None
         """The step and the trainer's object of the commit from which a durable run goes on; None for a new run."""
         resumed = self._engine.resume() if effective.get("penstock", {}).get("durable_directory") else None
         if resumed is None:
+            check_ranks(module, group)
             values = [[parameter.detach().contiguous() for _, parameter in part.parameters] for part in parts]
             self._engine.initialize([[(one.data_ptr(), one.numel(), dtype_names[one.dtype]) for one in unit]
                                      for unit in values])
@@ -209,7 +209,7 @@ class Sharded(torch.nn.Module):
         return self._take_client(self._engine.load_checkpoint(os.fspath(directory)))
 
     def close(self) -> None:
-        """Frees the memory and the space on the drives. The module's parameters are empty then."""
+        """Frees the memory and the space on the drives. The module's parameters have no values then."""
         for unit in self._units:
             unit.users = 0
             self._release_if_unused(unit)

@@ -47,9 +47,9 @@ def check(module: torch.nn.Module, whole: Sequence[type]) -> None:
 
 
 def convert(module: torch.nn.Module, dtype: torch.dtype) -> None:
-    """Gives each parameter memory of its own, which can be freed, in the type of the run; and buffers the type."""
+    """Gives parameters and buffers the type of the run. The engine has the parameters' values, and their memory is freed."""
     for parameter in module.parameters():
-        parameter.data = parameter.detach().to(dtype).clone(memory_format=torch.contiguous_format)
+        parameter.data = parameter.new_empty((), dtype=dtype).expand(parameter.shape)
     for buffer in module.buffers():
         if buffer.dtype.is_floating_point:
             buffer.data = buffer.detach().to(dtype)
