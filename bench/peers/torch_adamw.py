@@ -44,6 +44,7 @@ def main():
     nvme = {
         "DeepSpeed, nvme, bf16": (deepspeed("nvme", "--pipelined"), None),
         "Penstock, nvme, fp32": (penstock("bfloat16", "--state-format", "fp32", *disk), "DeepSpeed, nvme, bf16"),
+        "Penstock, nvme, split": (penstock("bfloat16", *disk), "DeepSpeed, nvme, bf16"),
         "Penstock, nvme, split_q8": (penstock("bfloat16", "--state-format", "split_q8", *disk), "DeepSpeed, nvme, bf16"),
     }
     rows = {**(memory if options.only != "nvme" else {}), **(nvme if options.only != "memory" else {})}

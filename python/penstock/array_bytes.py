@@ -25,12 +25,13 @@ class ArrayType:
 
     def empty(self):
         """A new array of it, in host memory."""
-        memory = HostMemory(self.nbytes) if self.nbytes >= _large else bytearray(self.nbytes)
         if self.package == "torch":
             torch = sys.modules["torch"]
-            if self.nbytes == 0:
+            if self.nbytes < _large:
                 return torch.empty(self.shape, dtype=self.dtype)
-            return torch.frombuffer(memory, dtype=torch.uint8).view(self.dtype).reshape(self.shape)
+            flat = torch.frombuffer(HostMemory(self.nbytes), dtype=torch.uint8)
+            return flat.view(self.dtype).reshape(self.shape)
+        memory = HostMemory(self.nbytes) if self.nbytes >= _large else bytearray(self.nbytes)
         if self.package == "numpy":
             return sys.modules["numpy"].frombuffer(memory, self.dtype).reshape(self.shape)
         return memory

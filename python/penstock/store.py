@@ -53,11 +53,14 @@ class Store:
         self._runtime = Runtime(budget, list(paths), pinning=pinning, lookahead=max(64 << 20, budget))
         self._budget = budget
         self._piece = max(4096, min(_piece_most, budget // 4 // 4096 * 4096))
+        # However these lie in memory, the room between them holds one piece more.
+        self._leases = threading.BoundedSemaphore((budget // self._piece + 1) // 2)
         self._is_on_disk = len(paths) > 0
         self._entries: dict[str, _Entry] = {}
         self._recent: dict[str, None] = {}  # names, the last used one last
         self._lock = threading.Lock()  # of the dictionaries
         self._change = threading.Lock()  # held by put(), remove(), park() and unpark()
+        self._is_closed = False
 
     def put(self, name: str, values) -> None:
         """Copies an array into the store, in the place of one with this name.
@@ -66,6 +69,7 @@ class Store:
         disk, after which the array is to be put again."""
         if not isinstance(name, str):
             refuse("Store.put", "it is no text", "name", got=repr(name))
+        self._check_open("Store.put")
         type = array_type_of(values, "Store.put")
         flat = bytes_of(values, type)
         with self._change:
@@ -126,6 +130,7 @@ class Store:
         while another thread is in get(); errors of the disk."""
         if tier != "nvme":
             refuse("Store.park", "arrays of a store are in host memory or on drives", "tier", wanted='"nvme"', got=repr(tier))
+        self._check_open("Store.park")
         if not self._is_on_disk:
             refuse("Store.park", "it has no paths", "the store", wanted="a drive for its arrays", kind=Unsupported)
         with self._change:
@@ -135,6 +140,7 @@ class Store:
         """Takes the memory again. load: loads the arrays that were used last, as many as it holds; otherwise they are
         loaded when they are used. Raises FailedState, when it is not parked; NoSpace, after which it can be called again;
         errors of the disk, which get() raises again."""
+        self._check_open("Store.unpark")
         with self._change:
             self._runtime.unpark()
             if not load:
@@ -151,24 +157,28 @@ class Store:
             for piece in pieces:
                 piece.prefetch()
             for piece in pieces:
-                with piece.lease("read"):
+                with self._leases, piece.lease("read"):
                     pass
 
     def flush(self) -> None:
         """Waits for what is on its way to the drives. Raises the first error."""
+        self._check_open("Store.flush")
         self._runtime.flush()
 
     def nbytes(self, name: str) -> int:
         return self._entry(name, "Store.nbytes").type.nbytes
 
     def names(self) -> list[str]:
+        self._check_open("Store.names")
         with self._lock:
             return list(self._entries)
 
     def __contains__(self, name: str) -> bool:
+        self._check_open("Store.__contains__")
         return name in self._entries
 
     def __len__(self) -> int:
+        self._check_open("Store.__len__")
         return len(self._entries)
 
     def __iter__(self) -> Iterator[str]:
@@ -177,19 +187,23 @@ class Store:
     @property
     def notes(self) -> list[str]:
         """Options that are not in effect, with reasons."""
+        self._check_open("Store.notes")
         return self._runtime.notes
 
     def report(self) -> dict[str, float]:
         """That of the runtime: bytes read from the drives and written to them, seconds of waits, and so on."""
+        self._check_open("Store.report")
         return self._runtime.report()
 
     def take_messages(self) -> list[str]:
         """What has happened since the last call and was no error."""
+        self._check_open("Store.take_messages")
         return self._runtime.take_messages()
 
     def close(self) -> None:
-        """Frees the memory and the space on the drives."""
+        """Frees the memory and the space on the drives. Every later call but this one raises FailedState."""
         self._runtime.close()
+        self._is_closed = True
 
     def __enter__(self) -> Store:
         return self
@@ -197,7 +211,12 @@ class Store:
     def __exit__(self, *_) -> None:
         self.close()
 
+    def _check_open(self, function: str) -> None:
+        if self._is_closed:
+            refuse(function, "it was closed", "the store", advice="make another one", kind=FailedState)
+
     def _entry(self, name: str, function: str) -> _Entry:
+        self._check_open(function)
         entry = self._entries.get(name)
         if entry is None:
             refuse(function, "there is no such array", repr(name), wanted="a name that was put", kind=NotFound)
@@ -241,12 +260,11 @@ class Store:
         staging = None if is_on_host(flat) else self._staging(flat)
         first = 0
         for piece in entry.pieces:
-            if staging is None:
-                piece.write(flat, first=first)
-            else:
-                part = staging[:piece.nbytes]
-                part.copy_(flat[first:first + piece.nbytes])
-                piece.write(part)
+            part, begin = flat, first
+            if staging is not None:
+                part, begin = staging[:piece.nbytes].copy_(flat[first:first + piece.nbytes]), 0
+            with self._leases:
+                piece.write(part, first=begin)
             first += piece.nbytes
             entry.is_torn = True  # until all pieces are written
 
@@ -256,11 +274,10 @@ class Store:
         for number, piece in enumerate(entry.pieces):
             for ahead in entry.pieces[number + 1:number + 1 + _pieces_ahead]:
                 ahead.prefetch()
-            if staging is None:
-                piece.read(flat, first=first)
-            else:
-                part = staging[:piece.nbytes]
-                piece.read(part)
+            part, begin = (flat, first) if staging is None else (staging[:piece.nbytes], 0)
+            with self._leases:
+                piece.read(part, first=begin)
+            if staging is not None:
                 flat[first:first + piece.nbytes].copy_(part)
             first += piece.nbytes
 

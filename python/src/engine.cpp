@@ -9,7 +9,8 @@
 #include <nanobind/stl/vector.h>
 #include <algorithm>
 #include <cstring>
-#include <limits>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 namespace penstock::python {
@@ -30,6 +31,16 @@ float value_of(const void* values, penstock_dtype dtype, std::uint64_t index) {
   float value = 0;
   std::memcpy(&value, &bits, sizeof value);
   return value;
+}
+
+/// Throws InvalidArgument for another number than the layout has.
+void check_count(const char* function, const std::string& of, std::uint64_t got, std::uint64_t wanted) {
+  if (got == wanted) return;
+  refuse({.function = function,
+          .argument = of.c_str(),
+          .reason = "it is another number than the layout has",
+          .wanted = std::to_string(wanted),
+          .got = std::to_string(got)});
 }
 
 std::uint64_t size_of(penstock_dtype dtype) {
@@ -61,6 +72,7 @@ std::uint32_t Layout::add_unit(const std::string& name) {
   const auto layout = get("Layout.add_unit");
   std::uint32_t unit = 0;
   run([&] { return penstock_layout_add_unit(layout.get(), name.c_str(), &unit); });
+  elements_.emplace_back();
   return unit;
 }
 void Layout::add_parameter(std::uint32_t unit, const std::string& name,
@@ -72,6 +84,8 @@ void Layout::add_parameter(std::uint32_t unit, const std::string& name,
                                            .dimensions = shape.size(),
                                            .group = group};
   run([&] { return penstock_layout_add_parameter(layout.get(), unit, &options, nullptr); });
+  elements_[unit].push_back(
+      std::accumulate(shape.begin(), shape.end(), std::uint64_t{1}, std::multiplies<>()));
 }
 std::uint32_t Layout::add_group(bool frozen, std::optional<double> learning_rate_factor,
                                 std::optional<double> weight_decay) {
@@ -134,6 +148,7 @@ Engine::Engine(const Config& config, const Layout& layout, const ProcessGroup* g
   run([&] { return penstock_stream_create(made, &stream); });
   stream_ = {stream, "Engine"};
   group_ = ranks;
+  elements_ = layout.elements();
 }
 
 void Engine::close() {
@@ -146,8 +161,17 @@ void Engine::close() {
 void Engine::initialize(const std::vector<std::vector<Source>>& values) {
   constexpr const char* function = "Engine.initialize";
   using Values = std::vector<std::vector<penstock_source>>;
+  check_count(function, "units", values.size(), elements_.size());
   Values sources;
-  for (const auto& unit : values) sources.push_back(sources_of(unit, function));
+  for (std::size_t unit = 0; unit < values.size(); ++unit) {
+    const std::string number = std::to_string(unit);
+    check_count(function, "parameters of unit " + number, values[unit].size(), elements_[unit].size());
+    sources.push_back(sources_of(values[unit], function));
+    for (std::size_t i = 0; i < sources.back().size(); ++i) {
+      check_count(function, "elements of parameter " + std::to_string(i) + " of unit " + number,
+                  sources.back()[i].elements, elements_[unit][i]);
+    }
+  }
   const auto engine = engine_.get(function);
   const penstock_fill fill = [](void* user, std::uint32_t unit, std::uint32_t parameter, std::uint64_t first,
                                 std::uint64_t count, float* into) {
@@ -170,12 +194,12 @@ void Engine::gather(std::uint32_t unit, const std::vector<Address>& into) {
   constexpr const char* function = "Engine.gather";
   const auto engine = engine_.get(function);
   const auto stream = stream_.get(function);
+  if (unit < elements_.size()) check_count(function, "addresses", into.size(), elements_[unit].size());
   run([&]() -> penstock_error* {
     penstock_unit* lease = nullptr;
     penstock_error* error = penstock_unit_begin(engine.get(), unit, stream.get(), &lease);
     if (error == nullptr) error = penstock_stream_synchronize(stream.get());
-    const std::size_t count = error == nullptr ? std::min(penstock_unit_count(lease), into.size()) : 0;
-    for (std::size_t i = 0; i < count && error == nullptr; ++i) {
+    for (std::size_t i = 0; i < into.size() && error == nullptr; ++i) {
       penstock_view view{.size = sizeof(view)};
       error = penstock_unit_parameter(lease, i, &view);
       if (error == nullptr && into[i] != 0)

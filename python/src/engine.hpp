@@ -39,9 +39,11 @@ class Layout {
   [[nodiscard]] std::shared_ptr<penstock_layout> get(const char* function) const {
     return handle_.get(function);
   }
+  [[nodiscard]] const std::vector<std::vector<std::uint64_t>>& elements() const { return elements_; }
 
  private:
   Handle<penstock_layout, penstock_layout_free> handle_;
+  std::vector<std::vector<std::uint64_t>> elements_;  // of each unit's parameters
 };
 
 class ProcessGroup {
@@ -95,6 +97,7 @@ class Engine {
   std::shared_ptr<penstock_process_group> group_;  // outlives the engine
   Handle<penstock_engine, penstock_engine_free> engine_;
   Handle<penstock_stream, penstock_stream_free> stream_;  // ends first
+  std::vector<std::vector<std::uint64_t>> elements_;      // of each unit's parameters
 };
 
 }  // namespace penstock::python

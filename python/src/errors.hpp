@@ -1,5 +1,7 @@
 #pragma once
 
+#include "without_gil.hpp"
+
 #include <penstock/penstock.h>
 
 #include <nanobind/nanobind.h>
@@ -29,7 +31,7 @@ template <class Call>
 void run(const Call& call) {
   penstock_error* error = nullptr;
   {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     error = call();
   }
   check(error);

@@ -52,7 +52,7 @@ class Files {
   std::uint64_t wait() { return finish(*handle_.get("Files.wait")); }
   [[nodiscard]] std::uint64_t started() {
     const auto files = handle_.get("Files.started");
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     const std::lock_guard one_call(mutex_);
     return penstock_files_started(files.get());
   }
@@ -97,7 +97,7 @@ class Files {
     const auto files = handle_.get(function);
     penstock_error* error = nullptr;
     {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       const std::lock_guard one_call(mutex_);
       error = begin(files.get(), memory);
       if (error == nullptr) in_flight_.push_back(std::move(memory));
@@ -110,7 +110,7 @@ class Files {
     penstock_error* error = nullptr;
     std::vector<Memory> moved;
     {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       const std::lock_guard one_call(mutex_);
       error = penstock_files_wait(&files, &ended);
       moved = std::exchange(in_flight_, {});

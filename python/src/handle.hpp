@@ -49,7 +49,7 @@ class Handle {
   static void end_in(::pid_t process, T* ended) {
     if (process != ::getpid()) return;
     if (PyGILState_Check() == 0) return end(ended);
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     end(ended);
   }
 

@@ -1,6 +1,8 @@
 """penstock.Store: named arrays in host memory under a budget, and on drives."""
 
 import pathlib
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -171,11 +173,18 @@ def test_misuse_is_refused(store, call, kind, text):
     assert store.names() == ["there"] and np.array_equal(store.get("there"), np.ones(4))
 
 
-def test_a_closed_store_is_refused(store):
+@pytest.mark.parametrize("call", [
+    lambda store: store.get("a"), lambda store: store.put("a", b"abc"), lambda store: store.prefetch("a"),
+    lambda store: store.remove("a"), lambda store: store.park(), lambda store: store.unpark(), lambda store: store.names(),
+    lambda store: store.nbytes("a"), lambda store: "a" in store, len, list, lambda store: store.flush(),
+    lambda store: store.report(), lambda store: store.notes, lambda store: store.take_messages(),
+])
+def test_a_closed_store_is_refused(store, call):
     store.put("a", b"abc")
     store.close()
-    with pytest.raises(penstock.FailedState, match="closed"):
-        store.get("a")
+    with pytest.raises(penstock.FailedState, match="it was closed: the store"):
+        call(store)
+    store.close()
 
 
 def test_threads_share_a_store(store):
@@ -199,3 +208,23 @@ def test_threads_share_a_store(store):
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+@pytest.mark.parametrize("round", range(3))
+def test_threads_that_use_it_do_not_disturb_the_end_of_the_program(directory, round):
+    program = f"""
+import threading, time
+import penstock
+store = penstock.Store(1 << 20, [penstock.Path({str(directory)!r}, capacity=8 << 20)])
+for name in "abcd":
+    store.put(name, bytes(500_000))
+def use():
+    while True:
+        for name in "abcd":
+            store.get(name)
+for _ in range(8):
+    threading.Thread(target=use, daemon=True).start()
+time.sleep(0.3)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -8,6 +8,7 @@ import functools
 import torch
 
 from .. import Store, errors
+from ..array_bytes import ArrayType
 from ..errors import FailedState, Unsupported
 
 _refuse = functools.partial(errors.refuse, "penstock.torch.park")
@@ -67,7 +68,7 @@ class Parked:
                     _refuse("a tensor of it has got other memory while it was parked", memory.name,
                             wanted="what park() has left", got=f"shape {tuple(tensor.shape)}, strides {tensor.stride()}",
                             advice="its values are in the store under this name", kind=FailedState)
-            flat = torch.empty(memory.nbytes, dtype=torch.uint8, device=memory.device)
+            flat = _new_memory(memory)
             if len(self._memories) > 1:
                 self._store.prefetch(memory.name, self._memories[1].name)
             self._store.get(memory.name, into=flat)
@@ -116,6 +117,12 @@ def park(module: torch.nn.Module, store: Store, prefix: str = "") -> Parked:
     if taken:
         _refuse("the store has an array with this name", taken[0], advice="unpark what is there, or give another prefix")
     return Parked(store, list(memories.values()))
+
+
+def _new_memory(memory: _Memory) -> torch.Tensor:
+    if memory.device.type == "cpu":
+        return ArrayType("torch", torch.uint8, (memory.nbytes,), memory.nbytes).empty()  # of large pages
+    return torch.empty(memory.nbytes, dtype=torch.uint8, device=memory.device)
 
 
 def _empty_caches(kinds: set[str]) -> None:

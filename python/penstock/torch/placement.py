@@ -56,6 +56,14 @@ def place(parameters: Sequence[Sequence[int]], budget: int | None, paths: Sequen
             stays = one or (staying + size) * sum(large) <= most * passed
             staying += size if stays and not one else 0
             in_memory[-1].append(stays)
-    share = -(-(sum(large) - staying) // len(paths)) + largest
-    return Placement(budget, in_memory, window,
-                     [path if isinstance(path, Path) else Path(path, capacity=share) for path in paths])
+    return Placement(budget, in_memory, window, _with_capacity(paths, sum(large) - staying, largest))
+
+
+def _with_capacity(paths: Sequence[str | Path], total: int, largest: int) -> list[Path]:
+    """Directories reserve an equal share of the bytes, and what does not fit in the paths of a given capacity."""
+    given = [path.capacity for path in paths if isinstance(path, Path)]
+    plain = len(paths) - len(given)
+    share = -(-total // len(paths))
+    if plain > 0:
+        share += -(-sum(max(0, share - capacity // largest * largest) for capacity in given) // plain)
+    return [path if isinstance(path, Path) else Path(path, capacity=share + largest) for path in paths]

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import json
 import os
-import pickle
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .._core import Config, Engine, ProcessGroup
 from ..errors import FailedState, Unsupported
+from . import trainer_state
+from .failed_backward import free_what_it_left
+from .gathering import Gathering
 from .offloaded_states import dtype_names
 from .shard_arguments import check, check_ranks, convert, dtype_of, layout_of, refuse
-from .sharding_hooks import Hook, Parameters, Saved
+from .sharding_hooks import Hook, Parameters
 from .units import Part, Unit, divide
 
 
@@ -38,17 +41,16 @@ class Sharded(torch.nn.Module):
         self.last_step: dict = {}
         """What the last step() has found: "updated", "gradient_norm", "learning_rate", and so on."""
         self._micro_batches = 0  # of this step, whose backward has ended
-        self._updates = 0
-        self._is_in_step = self._is_in_backward = self._has_failed = False
+        self._is_in_step = self._is_in_backward = self._has_failed = self._is_closed = False
         self._in_gathered = 0
         self._graph_task = -1  # of the backward; reentrant checkpoints have others
         self._calls: list[tuple[torch.nn.Module, list[Unit]]] = []  # modules in their forward, the innermost last
         self._units_of: dict[torch.nn.Module, list[Unit]] = {}  # that are gathered for its forward
         self._unit_of: dict[torch.nn.Parameter, Unit] = {}
-        self._found: dict[int, tuple[Unit, int]] = {}  # gathered parameters, by the address of their storage
         check(module, whole)
         parts = divide(module, whole)
         self._engine = Engine(config, layout_of(parts, weight_decay_of), group)
+        self._gathering = Gathering(self._engine)
         self.resumed: tuple | None = None
         """The step and the trainer's object of the commit from which a durable run goes on; None for a new run."""
         resumed = self._engine.resume() if effective.get("penstock", {}).get("durable_directory") else None
@@ -63,22 +65,21 @@ class Sharded(torch.nn.Module):
         self._units = [Unit(number, part.name, part.parameters, part.is_frozen) for number, part in enumerate(parts)]
         self._hook(parts)
         if resumed is not None:
-            self.resumed = self._take_client(resumed)
+            self.resumed = self._take(resumed)
 
     def forward(self, *args, **kwargs):
         """That of the module. With gradients it begins a step, or the next micro-batch of it."""
         self._check_whole("forward()")
         for parameter, unit in self._unit_of.items():
             if parameter.requires_grad == unit.is_frozen:
-                name = next(name for name, one in unit.parameters if one is parameter)
-                refuse("requires_grad was changed after shard()", name, wanted=str(not unit.is_frozen),
+                refuse("requires_grad was changed after shard()", unit.name_of(parameter), wanted=str(not unit.is_frozen),
                         got=str(parameter.requires_grad), advice="shard the module again")
         if torch.is_grad_enabled() and not self._is_in_step and not self._is_in_backward:
             self._engine.begin_step(self.gradient_accumulation_steps, self.learning_rate)
             self._is_in_step = True
         depth = len(self._calls)
         try:
-            with self._saving():
+            with self._gathering.saving():
                 return self.module(*args, **kwargs)
         except BaseException:  # PyTorch calls no hooks for KeyboardInterrupt
             while len(self._calls) > depth:
@@ -99,15 +100,16 @@ class Sharded(torch.nn.Module):
         scaled.register_hook(lambda _: setattr(self, "_graph_task", torch._C._current_graph_task_id()))
         self._is_in_backward = True
         try:
-            with self._saving():  # for what checkpoints compute again
+            with self._gathering.saving():  # for what checkpoints compute again
                 scaled.backward()
             for unit in reversed(self._units):  # in one order on all ranks
                 if not unit.is_frozen and not unit.is_reduced:
                     unit.reduce(self._engine)
                 unit.end_micro_batch()
-                self._release_if_unused(unit)
+                self._gathering.release_if_unused(unit)
         except BaseException:
             self._has_failed = True
+            free_what_it_left()
             raise
         finally:
             self._is_in_backward = False
@@ -123,21 +125,22 @@ class Sharded(torch.nn.Module):
         if self._micro_batches < self.gradient_accumulation_steps:
             return False
         self.last_step = self._engine.step()
-        self._updates += 1
+        self._gathering.note_update()
         self._micro_batches, self._is_in_step = 0, False
         return self.last_step["updated"]
 
     def abandon_step(self, cause: str = "the trainer has abandoned it") -> None:
         """Gives up the step in progress, after an exception in forward or backward. All ranks call it."""
+        self._check_open("abandon_step()")
         self._check_not_gathered("abandon_step()")
         while self._calls:
             self._leave()
         for unit in self._units:
             unit.end_micro_batch()
-            self._release_if_unused(unit)
+            self._gathering.release_if_unused(unit)
         self._micro_batches = 0
         self._is_in_step = self._has_failed = False
-        self._updates += 1  # no backward of earlier forwards
+        self._gathering.note_update()  # no backward of earlier forwards
         self._engine.abandon_step(cause)
 
     def state_dict(self, *args, **kwargs):
@@ -160,62 +163,71 @@ class Sharded(torch.nn.Module):
     @contextlib.contextmanager
     def gathered(self) -> Iterator[torch.nn.Module]:
         """The module with all of its parameters in memory, to be read: for its state_dict(), or generate()."""
+        self._check_open("gathered()")
         self._engine.finish_update()
         self._in_gathered += 1
         try:
             for unit in self._units:
                 unit.users += 1
             for unit in self._units:
-                self._gather(unit)
+                self._gathering.gather(unit)
             yield self.module
         finally:
             self._in_gathered -= 1
             for unit in self._units:
                 unit.users -= 1
             for unit in self._units:
-                self._release_if_unused(unit)
+                self._gathering.release_if_unused(unit)
 
     @property
     def completed_steps(self) -> int:
-        return self._engine.report()["completed_steps"]
+        return self.report()["completed_steps"]
 
     def report(self) -> dict:
         """Steps that were completed and skipped, the loss scale, and the bytes of the plan in each tier."""
+        self._check_open("report()")
         return self._engine.report()
 
     @property
     def notes(self) -> list[str]:
         """Features that are not available, and keys that have no effect, with reasons."""
+        self._check_open("notes")
         return self.config.notes + self._engine.notes
 
     def digest(self) -> str:
         """Of the masters of all ranks, which does not depend on their number."""
+        self._check_open("digest()")
         return self._engine.digest()
 
     def commit(self, client=None) -> None:
         """Makes the run durable as of the last step, with an object of the trainer (tensors, numbers, text, and lists and
         dictionaries of them), and the module's buffers. Needs penstock.durable_directory of the configuration: shard() goes on from the last commit that is there.
         See docs/checkpoints.md."""
-        self._engine.commit(self._client_bytes(client))
+        self._check_open("commit()")
+        self._engine.commit(trainer_state.to_bytes(self.module, client))
 
     def save_checkpoint(self, directory: str | os.PathLike, client=None, keep: int = 0) -> str:
         """Commits, and copies the commit to a new subdirectory, whose path it returns. keep: how many checkpoints of this
         run stay there; 0: all."""
-        return self._engine.save_checkpoint(os.fspath(directory), self._client_bytes(client), keep)
+        self._check_open("save_checkpoint()")
+        return self._engine.save_checkpoint(os.fspath(directory), trainer_state.to_bytes(self.module, client), keep)
 
     def load_checkpoint(self, directory: str | os.PathLike):
         """Sets all values to those of a checkpoint. Returns (step, client)."""
+        self._check_open("load_checkpoint()")
         self._check_not_gathered("load_checkpoint()")
-        return self._take_client(self._engine.load_checkpoint(os.fspath(directory)))
+        return self._take(self._engine.load_checkpoint(os.fspath(directory)))
 
     def close(self) -> None:
         """Frees the memory and the space on the drives. The module's parameters have no values then."""
         for unit in self._units:
             unit.users = 0
-            self._release_if_unused(unit)
+            self._gathering.release_if_unused(unit)
         for module in self.module.modules():
             module._parameters = dict(module._parameters)
         self._engine.close()
+        self._optimizer_hook()
+        self._is_closed = True
 
     # --- Hooks
 
@@ -234,27 +246,17 @@ class Sharded(torch.nn.Module):
                 one.register_forward_pre_hook(Hook(self, "_before_forward"), prepend=True)
                 one.register_forward_hook(Hook(self, "_after_forward"), always_call=True)
                 one.register_state_dict_pre_hook(Hook(self, "_before_state_dict"))
-
-    def _gather(self, unit: Unit) -> None:
-        if unit.is_gathered:
-            return
-        unit.gather(self._engine)
-        for index, values in enumerate(unit.values):
-            self._found[values.untyped_storage().data_ptr()] = unit, index
-
-    def _release_if_unused(self, unit: Unit) -> None:
-        if unit.users == 0 and unit.is_gathered:
-            for values in unit.values:
-                del self._found[values.untyped_storage().data_ptr()]
-            unit.release()
+        of_all_optimizers = register_optimizer_step_pre_hook(Hook(self, "_before_optimizer"))
+        self._optimizer_hook = weakref.finalize(self, of_all_optimizers.remove)
 
     def _before_forward(self, module: torch.nn.Module, args) -> None:
+        self._check_open("forward()")
         units = list(self._units_of.get(module, ()))
         self._calls.append((module, units))
         for unit in units:
             unit.users += 1
         for unit in units:
-            self._gather(unit)
+            self._gathering.gather(unit)
 
     def _after_forward(self, module: torch.nn.Module, args, output) -> None:
         if self._calls and self._calls[-1][0] is module:  # else a hook before ours has failed
@@ -265,7 +267,7 @@ class Sharded(torch.nn.Module):
         for unit in units:
             unit.users -= 1
         for unit in units:
-            self._release_if_unused(unit)
+            self._gathering.release_if_unused(unit)
 
     def _note_access(self, parameter: torch.nn.Parameter) -> None:
         """A forward uses a parameter of another module, as that of torch.nn.MultiheadAttention does: from now on its unit
@@ -277,51 +279,20 @@ class Sharded(torch.nn.Module):
         self._units_of.setdefault(module, []).append(unit)
         units.append(unit)
         unit.users += 1
-        self._gather(unit)
-
-    @contextlib.contextmanager
-    def _saving(self) -> Iterator[None]:
-        """Of what autograd saves, gathered parameters are left out: the backward gathers them again. The rest is for the
-        hooks that are there already, such as those of offload_activations."""
-        pack, unpack = torch._C._autograd._top_saved_tensors_default_hooks(True) or (None, None)
-
-        def own_pack(tensor: torch.Tensor):
-            saved = self._saved(tensor)
-            if saved is not None:
-                return saved
-            return tensor if pack is None else (unpack, pack(tensor))
-
-        def own_unpack(packed):
-            if isinstance(packed, Saved):
-                return self._find_again(packed)
-            return packed[0](packed[1]) if isinstance(packed, tuple) else packed
-        with torch.autograd.graph.saved_tensors_hooks(own_pack, own_unpack):
-            yield
-
-    def _saved(self, tensor: torch.Tensor) -> Saved | None:
-        if tensor.layout != torch.strided:
-            return None
-        unit, index = self._found.get(tensor.untyped_storage().data_ptr(), (None, 0))
-        if unit is None or tensor.dtype != unit.values[index].dtype or tensor.is_conj() or tensor.is_neg():
-            return None
-        unit.saved += 1
-        return Saved(unit, index, tensor, self._updates)
-
-    def _find_again(self, packed: Saved) -> torch.Tensor:
-        unit = packed.unit
-        if packed.updates != self._updates:
-            refuse("the parameters were updated, or the step was abandoned, since the forward of this backward", unit.name,
-                    advice="call backward() before step()", kind=FailedState)
-        self._gather(unit)
-        values = unit.values[packed.index].as_strided(*packed.view)  # keeps the memory, whatever becomes of the unit
-        unit.saved -= 1
-        if unit.saved <= 0:
-            self._release_if_unused(unit)
-        return values
+        self._gathering.gather(unit)
 
     def _before_state_dict(self, module: torch.nn.Module, *_) -> None:
         if any(not self._unit_of[one].is_gathered for one in module.parameters(recurse=False) if one in self._unit_of):
             self.state_dict()
+
+    def _before_optimizer(self, optimizer: torch.optim.Optimizer, *_) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter in self._unit_of:
+                    unit = self._unit_of[parameter]
+                    refuse("the sharded module updates it, by the optimizer of its configuration", unit.name_of(parameter),
+                            wanted="no optimizer of it", got=f"a step of {type(optimizer).__name__}", advice="call "
+                            "model.step() alone; model.learning_rate is its learning rate", kind=FailedState)
 
     def _take_gradient(self, number: int, index: int, parameter: torch.nn.Parameter) -> None:
         unit = self._units[number]
@@ -345,39 +316,21 @@ class Sharded(torch.nn.Module):
         if self._in_gathered > 0:
             refuse("the parameters are in use", what, advice="call it after the block of gathered()", kind=FailedState)
 
+    def _check_open(self, what: str) -> None:
+        if self._is_closed:
+            refuse("the sharded module was closed", what, advice="make the module again, and shard it", kind=FailedState)
+
     def _check_whole(self, what: str) -> None:
+        self._check_open(what)
         if self._has_failed:
             refuse("a backward has failed", what, advice="call abandon_step(), on all ranks", kind=FailedState)
 
-    # --- What goes into a commit
-
-    def _client_bytes(self, client) -> bytes:
-        file = io.BytesIO()
-        torch.save({"client": client, "buffers": self._saved_buffers()}, file)
-        try:
-            torch.load(io.BytesIO(file.getvalue()), weights_only=True)
-        except pickle.UnpicklingError as error:
-            refuse("it cannot be loaded again", "client", wanted="tensors, numbers, text, and lists and dictionaries of them",
-                    got=str(error).splitlines()[0])
-        return file.getvalue()
-
-    def _saved_buffers(self) -> dict[str, torch.Tensor]:
-        """Those that a state_dict() has."""
-        return {f"{path}.{name}" if path else name: buffer for path, one in self.module.named_modules()
-                for name, buffer in one.named_buffers(recurse=False) if name not in one._non_persistent_buffers_set}
-
-    def _take_client(self, resumed: dict) -> tuple:
+    def _take(self, resumed: dict) -> tuple:
+        """Goes on as of a commit. Returns its step and the trainer's object."""
         for unit in self._units:
             unit.end_micro_batch()
-        self._updates += 1
-        saved = torch.load(io.BytesIO(resumed["client"]), weights_only=True)
-        buffers = self._saved_buffers()
-        for name, values in saved["buffers"].items():
-            if name not in buffers or buffers[name].shape != values.shape:
-                refuse("the checkpoint has a buffer that the module has not", name, wanted="a module of the same buffers",
-                        got=str(tuple(values.shape)))
-            buffers[name].copy_(values)
-        return resumed["step"], saved["client"]
+        self._gathering.note_update()
+        return resumed["step"], trainer_state.from_bytes(self.module, resumed["client"])
 
 
 def shard(module: torch.nn.Module, config: str | os.PathLike | dict, *, whole: Sequence[type] = (),

@@ -1,4 +1,4 @@
-"""What a sharded module has in PyTorch's places: hooks, its parameters' dictionary, and what autograd saves."""
+"""What a sharded module has in PyTorch's places: hooks, and its parameters' dictionary."""
 
 from __future__ import annotations
 
@@ -6,16 +6,6 @@ import weakref
 from collections.abc import Callable
 
 import torch
-
-from .units import Unit
-
-
-class Saved:
-    """What autograd saves of a gathered parameter, or of a view of it: where to find it again."""
-
-    def __init__(self, unit: Unit, index: int, tensor: torch.Tensor, updates: int) -> None:
-        self.unit, self.index, self.updates = unit, index, updates
-        self.view = (tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
 class Hook:

@@ -61,9 +61,8 @@ class Unit:
             refuse("penstock.torch.shard", "its values were changed in place, which is lost", changed[0],
                    wanted="changes by the optimizer alone", kind=FailedState)
 
-    def release_if_unused(self) -> None:
-        if self.users == 0:
-            self.release()
+    def name_of(self, parameter: torch.nn.Parameter) -> str:
+        return next(name for name, one in self.parameters if one is parameter)
 
     def end_micro_batch(self) -> None:
         self.is_reduced = self.is_late = False

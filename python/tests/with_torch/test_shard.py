@@ -589,6 +589,80 @@ def test_configurations_are_checked_before_anything_changes(config, kind, text):
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), before.parameters()))
 
 
+def test_other_optimizers_of_its_parameters_are_refused():
+    model = penstock.torch.shard(make_model(), config_of())
+    plain = torch.nn.Linear(3, 3)
+    plain(torch.ones(3)).sum().backward()
+    for make in (torch.optim.SGD, torch.optim.AdamW):
+        both = make([*plain.parameters(), *model.parameters()], lr=0.1)
+        before = plain.weight.clone()
+        with pytest.raises(penstock.FailedState, match=r"(?s)scale.*model\.step"):
+            both.step()
+        assert torch.equal(plain.weight, before)
+    make(plain.parameters(), lr=0.1).step()
+    model.close()
+    both.step()  # of what has no gradient
+
+
+class Samples(torch.utils.data.Dataset):
+    def __init__(self, model=None):
+        self.model = model
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, step):
+        if self.model is not None:
+            self.model(batch_of(step)[0])
+        return batch_of(step)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_that_load_data_do_not_disturb_it(start):
+    expected = train_plainly(make_model(), range(3))
+    model = penstock.torch.shard(make_model(), config_of())
+    batches = torch.utils.data.DataLoader(Samples(), batch_size=None, num_workers=2, multiprocessing_context=start)
+    losses = []
+    for batch in batches:
+        loss = loss_of(model, batch)
+        model.backward(loss)
+        model.step()
+        losses.append(loss.item())
+    assert losses == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_forked_process_is_refused_the_module():
+    model = penstock.torch.shard(make_model(), config_of())
+    with pytest.raises(penstock.FailedState, match="forked"):
+        list(torch.utils.data.DataLoader(Samples(model), batch_size=None, num_workers=1, multiprocessing_context="fork"))
+    train(model, range(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_bits_are_those_of_adamw(place, dtype):
+    """One engine, which has the update of a C++ trainer, and the tiles of penstock.torch.AdamW."""
+    def make():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(96, 80), torch.nn.Linear(80, 11))
+        return model.to(dtype)  # masters begin with rounded values
+    config = config_of(place, gradient_clipping=0.5, bf16={"enabled": dtype == torch.bfloat16})
+    sharded, plain = penstock.torch.shard(make(), config), make()
+    optimizer = penstock.torch.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.01, max_grad_norm=0.5)
+    for step in range(5):
+        generator = torch.Generator().manual_seed(step)
+        x = torch.randn(16, 96, generator=generator, dtype=torch.float32).to(dtype)
+        for model in (sharded, plain):
+            loss = model(x).float().square().mean()
+            (model.backward if model is sharded else torch.Tensor.backward)(loss)
+        sharded.step()
+        optimizer.step()
+        optimizer.zero_grad()
+    with sharded.gathered() as gathered:
+        for one, other in zip(gathered.parameters(), plain.parameters()):
+            assert torch.equal(one, other)
+    assert sharded.last_step["gradient_norm"] == pytest.approx(optimizer.grad_norm, rel=1e-12)
+
+
 def test_misuse_is_refused():
     model = penstock.torch.shard(make_model(), config_of(micro_batches=2))
     with pytest.raises(penstock.FailedState, match="no backward"):

@@ -1,6 +1,7 @@
 """penstock.torch.shard with several processes, as torchrun starts them."""
 
 import os
+import signal
 import socket
 
 import pytest
@@ -55,10 +56,29 @@ def work_with_two(rank, port, directory, results):
         results.put((rank, [model.digest() for model in models], str(error)))
 
 
-def run(directory, work=work):
+def work_until_killed(rank, port, directory, results):
+    if port is not None:
+        join(rank, port)
+    model = penstock.torch.shard(make_model(), config_of(directory))
+    try:
+        for step in range(3):
+            loss = loss_of(model, batch_of(step))
+            if rank == ranks - 1 and step == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            model.backward(loss)
+            model.step()
+    except penstock.PeerFailed as error:
+        results.put(str(error))
+
+
+def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1] - 1  # rank 0 listens on the next one
+        return listener.getsockname()[1] - 1  # rank 0 listens on the next one
+
+
+def run(directory, work=work):
+    port = free_port()
     results = torch.multiprocessing.get_context("spawn").SimpleQueue()
     torch.multiprocessing.spawn(work, (port, str(directory), results), nprocs=ranks)
     return sorted(results.get() for _ in range(ranks))
@@ -77,3 +97,26 @@ def test_a_process_may_have_several_and_ranks_begin_alike(directory):
     results = run(directory, work_with_two)
     assert len({digest for _, digests, _ in results for digest in digests}) == 1
     assert all("others on rank 1" in error for _, _, error in results)
+
+
+def test_a_killed_process_ends_the_others_with_an_error_and_leaves_nothing(directory):
+    context, port = torch.multiprocessing.get_context("spawn"), free_port()
+    results = context.SimpleQueue()
+    processes = [context.Process(target=work_until_killed, args=(rank, port, str(directory), results))
+                 for rank in range(ranks)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, -signal.SIGKILL]
+    assert "rank 1" in results.get()
+    assert list(directory.iterdir()) == []
+
+
+def test_a_killed_trainer_leaves_nothing(directory):
+    context = torch.multiprocessing.get_context("spawn")
+    process = context.Process(target=work_until_killed, args=(ranks - 1, None, str(directory), None))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert list(directory.iterdir()) == []

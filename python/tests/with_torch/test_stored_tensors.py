@@ -1,6 +1,8 @@
 """penstock.Store with tensors of PyTorch; penstock.torch.park and offload_activations."""
 
 import gc
+import subprocess
+import sys
 
 import pytest
 
@@ -203,3 +205,22 @@ def test_a_full_drive_ends_the_forward(directory):
     with penstock.Store(4 * mib, [penstock.Path(directory, 4 * mib)]) as store:
         with pytest.raises(penstock.NoSpace):
             run_step(model, penstock.torch.offload_activations(store, min_bytes=1 << 18))
+
+
+def test_a_program_ends_well_whose_backward_has_failed():
+    """PyTorch frees what the backward has left after the interpreter."""
+    program = """
+import penstock.torch, torch
+store = penstock.Store(1 << 20)
+both = [torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)], torch.nn.LayerNorm(64)) for _ in range(2)]
+with penstock.torch.offload_activations(store, min_bytes=1):
+    loss = sum(model(torch.randn(8, 64)).sum() for model in both)
+store.close()
+try:
+    loss.backward()
+except penstock.FailedState as error:
+    print(error)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "it was closed: the store" in ended.stdout

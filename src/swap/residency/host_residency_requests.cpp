@@ -95,8 +95,8 @@ Error HostResidency::no_room(const Request& request) const {
   Error error = budget_.too_small(padded_size(request.tensor))
                     .object(store_.description(request.tensor).name)
                     .advice(
-                        "end leases, and poll() or cancel() requests that were granted, then repeat the "
-                        "call; or raise the budget");
+                        "end leases, and take or cancel requests that were granted, then repeat the call; or "
+                        "raise the budget");
   std::set<TensorId> untaken;
   for (const auto& [id, outcome] : outcomes_) {
     if (outcome.result) untaken.insert(outcome.request.tensor);

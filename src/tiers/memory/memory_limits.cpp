@@ -225,8 +225,8 @@ Result<void> check_memory(const char* operation, ByteCount wanted, const MemoryL
       .note("limit   " + limit.file + ": " + to_string(limit.allowed) + ", of which " +
             to_string(limit.used()) + " are in use")
       .advice(
-          "set a lower penstock.host_budget, offload more to nvme, raise that limit, or stop what else uses "
-          "memory");
+          "set a lower host budget (penstock.host_budget), offload more to nvme, raise that limit, or stop "
+          "what else uses memory");
 }
 
 }  // namespace penstock::tiers

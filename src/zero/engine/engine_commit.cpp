@@ -23,7 +23,7 @@ Result<void> EngineState::check_durable(const char* operation) const {
   if (commits_) return ok();
   return Error(ErrorCode::failed_state, operation)
       .reason("the run has no durable directory")
-      .advice("set penstock.durable_directory, and create the engine with a zero::Rank");
+      .advice("set penstock.durable_directory");
 }
 
 /// Errors: failed_state, if values were set beside a commit that a later one would replace.
@@ -33,7 +33,7 @@ Result<void> EngineState::check_new_run(const char* operation) const {
       .reason("the durable directory has a run, which the next commit would replace")
       .object(options_.config.penstock.durable_directories.front().string())
       .got("generation " + std::to_string(commits_->last()->generation))
-      .advice("call resume() to continue it, or name another directory");
+      .advice("resume it, or name another durable directory");
 }
 
 Result<void> EngineState::check_no_commit(const char* operation) const {

@@ -212,8 +212,8 @@ TEST_F(MemoryLimits, NameTheFileAndWhatIsMissing) {
       "host memory does not suffice, wanted 800.0 MiB (838860800 B), got 768.0 MiB available [test]\n"
       "  short   by 32.0 MiB\n"
       "  limit   /sys/fs/cgroup/a/memory.max: 1.0 GiB, of which 256.0 MiB are in use\n"
-      "  try     set a lower penstock.host_budget, offload more to nvme, raise that limit, or stop what "
-      "else uses memory");
+      "  try     set a lower host budget (penstock.host_budget), offload more to nvme, raise that limit, or "
+      "stop what else uses memory");
 }
 
 }  // namespace

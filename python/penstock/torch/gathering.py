@@ -1,0 +1,87 @@
+"""The gathered units of a sharded module, and what autograd saves of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from .._core import Engine
+from ..errors import FailedState
+from .shard_arguments import refuse
+from .units import Unit
+
+
+class _Saved:
+    """What autograd saves of a gathered parameter, or of a view of it: where to find it again."""
+
+    def __init__(self, unit: Unit, index: int, tensor: torch.Tensor, updates: int) -> None:
+        self.unit, self.index, self.updates = unit, index, updates
+        self.view = (tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+class Gathering:
+    """Gathers and releases units. What autograd saves of one does not keep its memory: the backward gathers it again."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._updates = 0
+        self._found: dict[int, tuple[Unit, int]] = {}  # gathered parameters, by the address of their storage
+
+    def gather(self, unit: Unit) -> None:
+        if unit.is_gathered:
+            return
+        unit.gather(self._engine)
+        for index, values in enumerate(unit.values):
+            self._found[values.untyped_storage().data_ptr()] = unit, index
+
+    def release_if_unused(self, unit: Unit) -> None:
+        if unit.users == 0 and unit.is_gathered:
+            for values in unit.values:
+                del self._found[values.untyped_storage().data_ptr()]
+            unit.release()
+
+    def note_update(self) -> None:
+        """The parameters have other values: a backward of a forward before is refused."""
+        self._updates += 1
+
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """Of what autograd saves, gathered parameters are left out. The rest is for the hooks that are there already, such
+        as those of offload_activations."""
+        pack, unpack = torch._C._autograd._top_saved_tensors_default_hooks(True) or (None, None)
+
+        def own_pack(tensor: torch.Tensor):
+            saved = self._save(tensor)
+            if saved is not None:
+                return saved
+            return tensor if pack is None else (unpack, pack(tensor))
+
+        def own_unpack(packed):
+            if isinstance(packed, _Saved):
+                return self._find_again(packed)
+            return packed[0](packed[1]) if isinstance(packed, tuple) else packed
+        with torch.autograd.graph.saved_tensors_hooks(own_pack, own_unpack):
+            yield
+
+    def _save(self, tensor: torch.Tensor) -> _Saved | None:
+        if tensor.layout != torch.strided:
+            return None
+        unit, index = self._found.get(tensor.untyped_storage().data_ptr(), (None, 0))
+        if unit is None or tensor.dtype != unit.values[index].dtype or tensor.is_conj() or tensor.is_neg():
+            return None
+        unit.saved += 1
+        return _Saved(unit, index, tensor, self._updates)
+
+    def _find_again(self, saved: _Saved) -> torch.Tensor:
+        unit = saved.unit
+        if saved.updates != self._updates:
+            refuse("the parameters were updated, or the step was abandoned, since the forward of this backward", unit.name,
+                    advice="call backward() before step()", kind=FailedState)
+        self.gather(unit)
+        values = unit.values[saved.index].as_strided(*saved.view)  # keeps the memory, whatever becomes of the unit
+        unit.saved -= 1
+        if unit.saved <= 0:
+            self.release_if_unused(unit)
+        return values

@@ -1,0 +1,41 @@
+"""What a commit of a sharded module has beside its parameters: the module's buffers and the trainer's object."""
+
+from __future__ import annotations
+
+import io
+import pickle
+
+import torch
+
+from .shard_arguments import refuse
+
+
+def to_bytes(module: torch.nn.Module, client) -> bytes:
+    """Raises InvalidArgument for an object that could not be loaded again."""
+    file = io.BytesIO()
+    torch.save({"client": client, "buffers": _saved_buffers(module)}, file)
+    try:
+        torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+    except pickle.UnpicklingError as error:
+        refuse("it cannot be loaded again", "client", wanted="tensors, numbers, text, and lists and dictionaries of them",
+                got=str(error).splitlines()[0])
+    return file.getvalue()
+
+
+def from_bytes(module: torch.nn.Module, given: bytes):
+    """Sets the buffers, and returns the trainer's object."""
+    saved = torch.load(io.BytesIO(given), weights_only=True)
+    buffers = _saved_buffers(module)
+    for name, values in saved["buffers"].items():
+        if name not in buffers or buffers[name].shape != values.shape:
+            refuse("the checkpoint has a buffer that the module has not", name, wanted="a module of the same buffers",
+                    got=str(tuple(values.shape)))
+    for name, values in saved["buffers"].items():
+        buffers[name].copy_(values)
+    return saved["client"]
+
+
+def _saved_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Those that a state_dict() has."""
+    return {f"{path}.{name}" if path else name: buffer for path, one in module.named_modules()
+            for name, buffer in one.named_buffers(recurse=False) if name not in one._non_persistent_buffers_set}
