@@ -28,16 +28,13 @@ inline std::int32_t number_of(const std::string& text, const Choices& choices, c
 }
 
 /// Throws InvalidArgument: 0 has another meaning in the C interface.
-inline void check_above_zero(const char* function,
-                             std::initializer_list<std::pair<const char*, double>> arguments) {
-  for (const auto& [name, value] : arguments) {
-    if (value > 0) continue;
-    refuse({.function = function,
-            .argument = name,
-            .reason = "it is out of its range",
-            .wanted = "more than 0",
-            .got = nb::cast<std::string>(nb::str(nb::float_(value)))});
-  }
+inline void check_above_zero(const char* function, const char* argument, double value) {
+  if (value > 0) return;
+  refuse({.function = function,
+          .argument = argument,
+          .reason = "it is out of its range",
+          .wanted = "more than 0",
+          .got = nb::cast<std::string>(nb::str(nb::float_(value)))});
 }
 
 inline const Choices io_engines{{"automatic", PENSTOCK_IO_AUTOMATIC},

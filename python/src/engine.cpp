@@ -174,9 +174,10 @@ void Engine::initialize(const std::vector<std::vector<Source>>& values) {
   }
   const auto engine = engine_.get(function);
   const penstock_fill fill = [](void* user, std::uint32_t unit, std::uint32_t parameter, std::uint64_t first,
-                                std::uint64_t count, float* into) {
+                                std::uint64_t count, float* into) -> std::int32_t {
     const penstock_source& from = (*static_cast<const Values*>(user))[unit][parameter];
     for (std::uint64_t i = 0; i < count; ++i) into[i] = value_of(from.data, from.dtype, first + i);
+    return 0;
   };
   run([&] { return penstock_engine_initialize(engine.get(), fill, &sources); });
 }

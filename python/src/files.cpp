@@ -1,6 +1,7 @@
 // penstock.Files: ranges of files, moved in the background.
 #include "arguments.hpp"
 #include "bind.hpp"
+#include "count.hpp"
 #include "handle.hpp"
 #include "memory.hpp"
 
@@ -18,17 +19,14 @@ namespace {
 
 class Files {
  public:
-  Files(std::uint32_t threads, std::uint32_t depth, std::uint64_t request_max, const std::string& engine,
+  Files(const Count& threads, const Count& depth, const Count& request_max, const std::string& engine,
         double deadline_seconds) {
-    check_above_zero("Files", {{"threads", threads},
-                               {"depth", depth},
-                               {"request_max", static_cast<double>(request_max)},
-                               {"deadline_seconds", deadline_seconds}});
+    check_above_zero("Files", "deadline_seconds", deadline_seconds);
     const penstock_files_options options{
         .size = sizeof(options),
-        .request_max = request_max,
-        .depth = depth,
-        .threads = threads,
+        .request_max = request_max.get("Files", "request_max", 1),
+        .depth = depth.get<std::uint32_t>("Files", "depth", 1),
+        .threads = threads.get<std::uint32_t>("Files", "threads", 1),
         .engine = number_of(engine, io_engines, "Files", "engine"),
         .deadline_seconds = deadline_seconds,
     };
@@ -37,16 +35,18 @@ class Files {
     handle_ = {made, "Files"};
   }
 
-  void begin_read(const std::filesystem::path& path, nb::handle into, std::uint64_t offset) {
+  void begin_read(const std::filesystem::path& path, nb::handle into, const Count& offset) {
+    const std::uint64_t first = offset.get("Files.begin_read", "offset");
     begin("Files.begin_read", Memory::of(into, Use::write, "Files.begin_read", "into"),
           [&](penstock_files* files, const Memory& memory) {
-            return penstock_files_begin_read(files, path.c_str(), offset, memory.data(), memory.bytes());
+            return penstock_files_begin_read(files, path.c_str(), first, memory.data(), memory.bytes());
           });
   }
-  void begin_write(const std::filesystem::path& path, nb::handle from, std::uint64_t offset) {
+  void begin_write(const std::filesystem::path& path, nb::handle from, const Count& offset) {
+    const std::uint64_t first = offset.get("Files.begin_write", "offset");
     begin("Files.begin_write", Memory::of(from, Use::read, "Files.begin_write", "source"),
           [&](penstock_files* files, const Memory& memory) {
-            return penstock_files_begin_write(files, path.c_str(), offset, memory.data(), memory.bytes());
+            return penstock_files_begin_write(files, path.c_str(), first, memory.data(), memory.bytes());
           });
   }
   std::uint64_t wait() { return finish(*handle_.get("Files.wait")); }
@@ -142,7 +142,7 @@ for the transfers.
 threads: a transfer is cut into as many parts, moved at the same time. depth: most requests in flight of each thread.
 request_max: most bytes of one request to the drive, a multiple of 4096. engine: "automatic", "io_uring", "libaio" or
 "threads". deadline_seconds: for one request, and for opening a file.)")
-      .def(nb::init<std::uint32_t, std::uint32_t, std::uint64_t, const std::string&, double>(), nb::kw_only(),
+      .def(nb::init<const Count&, const Count&, const Count&, const std::string&, double>(), nb::kw_only(),
            nb::arg("threads") = 1, nb::arg("depth") = 128, nb::arg("request_max") = 1 << 20,
            nb::arg("engine") = "automatic", nb::arg("deadline_seconds") = 60.0)
       .def("begin_read", &Files::begin_read, nb::arg("path"), nb::arg("into").none(), nb::arg("offset") = 0,

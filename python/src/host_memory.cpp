@@ -1,6 +1,7 @@
 // penstock.HostMemory: host memory in whole pages, pinned if asked for.
 #include "arguments.hpp"
 #include "bind.hpp"
+#include "count.hpp"
 #include "handle.hpp"
 
 #include <nanobind/stl/string.h>
@@ -13,10 +14,10 @@ namespace {
 
 class HostMemory {
  public:
-  HostMemory(std::uint64_t bytes, const std::string& pinning) : bytes_(bytes) {
+  HostMemory(const Count& bytes, const std::string& pinning) : bytes_(bytes.get("HostMemory", "nbytes")) {
     const std::int32_t number = number_of(pinning, pinnings, "HostMemory", "pinning");
     penstock_memory* made = nullptr;
-    run([&] { return penstock_memory_create(bytes, number, &made, &data_); });
+    run([&] { return penstock_memory_create(bytes_, number, &made, &data_); });
     handle_ = {made, "HostMemory"};
   }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
@@ -58,7 +59,7 @@ A buffer: numpy.frombuffer(memory, numpy.float32), torch.frombuffer(memory, dtyp
 last array that was made of it. pinning: "none", "preferred" or "required": whether the kernel may swap it out.
 
 Raises NoSpace; PermissionDenied, when pinning is required and the limit of locked memory is too small.)")
-      .def(nb::init<std::uint64_t, const std::string&>(), nb::arg("nbytes"), nb::kw_only(),
+      .def(nb::init<const Count&, const std::string&>(), nb::arg("nbytes"), nb::kw_only(),
            nb::arg("pinning") = "none")
       .def_prop_ro("nbytes", &HostMemory::bytes)
       .def_prop_ro("address", &HostMemory::address)

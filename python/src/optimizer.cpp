@@ -14,10 +14,11 @@ namespace penstock::python {
 
 namespace {
 
-std::uint64_t state_bytes(const std::string& format, std::uint64_t elements, const std::string& optimizer) {
+std::uint64_t state_bytes(const std::string& format, const Count& elements, const std::string& optimizer) {
   std::uint64_t bytes = 0;
   check(penstock_tile_state_bytes(number_of(format, state_formats, "state_bytes", "format"),
-                                  number_of(optimizer, optimizers, "state_bytes", "optimizer"), elements,
+                                  number_of(optimizer, optimizers, "state_bytes", "optimizer"),
+                                  elements.get("state_bytes", "elements"),
                                   &bytes));
   return bytes;
 }
@@ -183,7 +184,7 @@ void bind_optimizer(nb::module_& module) {
       module, "Workers",
       "Threads that share the work of updates: `threads`, the calling one included, 1 to 1024. Any "
       "thread may use them.")
-      .def(nb::init<std::uint32_t>(), nb::arg("threads"));
+      .def(nb::init<const Count&>(), nb::arg("threads"));
   module.def("state_bytes", &state_bytes, nb::arg("format"), nb::arg("elements"), nb::kw_only(),
              nb::arg("optimizer") = "adam", "The bytes of the state of a Tile.");
   module.def("_adam_step", &adam_step, nb::arg("parameter"), nb::arg("gradient"), nb::arg("first_moment"),

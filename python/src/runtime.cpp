@@ -2,6 +2,7 @@
 #include "runtime.hpp"
 #include "arguments.hpp"
 #include "bind.hpp"
+#include "count.hpp"
 #include "memory.hpp"
 
 #include <nanobind/stl/filesystem.h>
@@ -87,14 +88,14 @@ class Tensor {
     run([&] { return penstock_lease_begin(runtime.get(), number_, number, &lease, &data, &bytes); });
     return std::make_unique<Lease>(lease, data, bytes, number == PENSTOCK_READ);
   }
-  void write(nb::handle source, std::uint64_t first) {
+  void write(nb::handle source, const Count& first) {
     const Memory from = Memory::of(source, Use::read, "Tensor.write", "source");
-    const std::byte* const begin = part_of(from, first, "Tensor.write", "source");
+    const std::byte* const begin = part_of(from, first.get("Tensor.write", "first"), "Tensor.write", "source");
     with_bytes("Tensor.write", PENSTOCK_OVERWRITE, [&](void* bytes) { std::memcpy(bytes, begin, bytes_); });
   }
-  void read(nb::handle into, std::uint64_t first) {
+  void read(nb::handle into, const Count& first) {
     const Memory to = Memory::of(into, Use::write, "Tensor.read", "into");
-    std::byte* const begin = part_of(to, first, "Tensor.read", "into");
+    std::byte* const begin = part_of(to, first.get("Tensor.read", "first"), "Tensor.read", "into");
     with_bytes("Tensor.read", PENSTOCK_READ, [&](void* bytes) { std::memcpy(begin, bytes, bytes_); });
   }
   void prefetch() { call("Tensor.prefetch", penstock_runtime_prefetch); }
@@ -140,8 +141,9 @@ class Tensor {
   std::uint64_t bytes_;
 };
 
-Tensor add(const Runtime& to, const std::string& name, std::uint64_t bytes, bool in_memory,
+Tensor add(const Runtime& to, const std::string& name, const Count& nbytes, bool in_memory,
            bool write_behind) {
+  const std::uint64_t bytes = nbytes.get("Runtime.add", "nbytes");
   const auto runtime = to.handle()->get("Runtime.add");
   const penstock_tensor_options options{.size = sizeof(options),
                                         .name = name.c_str(),
@@ -167,15 +169,10 @@ PyType_Slot lease_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(Lease::ge
 
 }  // namespace
 
-Runtime::Runtime(std::uint64_t host_budget, const std::vector<Path>& paths, const std::string& pinning,
-                 const std::string& eviction, std::uint64_t lookahead) {
+Runtime::Runtime(const Count& host_budget, const std::vector<Path>& paths, const std::string& pinning,
+                 const std::string& eviction, const Count& lookahead) {
   std::vector<penstock_path> given;
   for (const Path& path : paths) {
-    check_above_zero("Path", {{"capacity", static_cast<double>(path.capacity)},
-                              {"weight", path.weight},
-                              {"request_max", static_cast<double>(path.request_max)},
-                              {"in_flight_max", static_cast<double>(path.in_flight_max)},
-                              {"deadline_seconds", path.deadline_seconds}});
     given.push_back({.size = sizeof(penstock_path),
                      .directory = path.directory.c_str(),
                      .capacity = path.capacity,
@@ -185,15 +182,14 @@ Runtime::Runtime(std::uint64_t host_budget, const std::vector<Path>& paths, cons
                      .engine = number_of(path.engine, io_engines, "Path", "engine"),
                      .deadline_seconds = path.deadline_seconds});
   }
-  check_above_zero("Runtime", {{"lookahead", static_cast<double>(lookahead)}});
   const penstock_runtime_options options{
       .size = sizeof(options),
-      .host_budget = host_budget,
+      .host_budget = host_budget.get("Runtime", "host_budget"),
       .paths = given.data(),
       .path_count = given.size(),
       .pinning = number_of(pinning, pinnings, "Runtime", "pinning"),
       .eviction = number_of(eviction, evictions, "Runtime", "eviction"),
-      .lookahead = lookahead,
+      .lookahead = lookahead.get("Runtime", "lookahead", 1),
   };
   penstock_runtime* made = nullptr;
   run([&] { return penstock_runtime_create(&options, &made); });
@@ -237,11 +233,19 @@ capacity: most bytes of its swap file, which are reserved. weight: its share of 
 request_max: most bytes of one request. in_flight_max: most bytes in flight. deadline_seconds: for one request.)")
       .def(
           "__init__",
-          [](Path* path, std::filesystem::path directory, std::uint64_t capacity, double weight,
-             std::uint64_t request_max, std::uint64_t in_flight_max, std::string engine,
+          [](Path* path, std::filesystem::path directory, const Count& capacity, double weight,
+             const Count& request_max, const Count& in_flight_max, std::string engine,
              double deadline_seconds) {
-            new (path) Path{std::move(directory), capacity,          weight,          request_max,
-                            in_flight_max,        std::move(engine), deadline_seconds};
+            check_above_zero("Path", "weight", weight);
+            check_above_zero("Path", "deadline_seconds", deadline_seconds);
+            (void)number_of(engine, io_engines, "Path", "engine");
+            new (path) Path{.directory = std::move(directory),
+                            .capacity = capacity.get("Path", "capacity", 1),
+                            .weight = weight,
+                            .request_max = request_max.get("Path", "request_max", 1),
+                            .in_flight_max = in_flight_max.get("Path", "in_flight_max", 1),
+                            .engine = std::move(engine),
+                            .deadline_seconds = deadline_seconds};
           },
           nb::arg("directory"), nb::arg("capacity"), nb::kw_only(), nb::arg("weight") = 1.0,
           nb::arg("request_max") = 4 << 20, nb::arg("in_flight_max") = 16 << 20,
@@ -291,8 +295,8 @@ host_budget: bytes of host memory, allocated by the call. paths: of the swap fil
 "preferred" or "required": whether the kernel may swap the memory out. eviction: "planned", the tensor whose next use is
 furthest away, as the round before tells, or "lru". lookahead: most bytes that are loaded before their use is asked
 for.)")
-      .def(nb::init<std::uint64_t, const std::vector<Path>&, const std::string&, const std::string&,
-                    std::uint64_t>(),
+      .def(nb::init<const Count&, const std::vector<Path>&, const std::string&, const std::string&,
+                    const Count&>(),
            nb::arg("host_budget"), nb::arg("paths") = nb::list(), nb::kw_only(), nb::arg("pinning") = "none",
            nb::arg("eviction") = "planned", nb::arg("lookahead") = 64 << 20)
       .def("add", &add, nb::arg("name"), nb::arg("nbytes"), nb::kw_only(), nb::arg("in_memory") = false,

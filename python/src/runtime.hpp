@@ -1,5 +1,6 @@
 #pragma once
 
+#include "count.hpp"
 #include "handle.hpp"
 
 #include <penstock/penstock.h>
@@ -27,8 +28,8 @@ class Runtime {
  public:
   using Owner = Handle<penstock_runtime, penstock_runtime_free>;
 
-  Runtime(std::uint64_t host_budget, const std::vector<Path>& paths, const std::string& pinning,
-          const std::string& eviction, std::uint64_t lookahead);
+  Runtime(const Count& host_budget, const std::vector<Path>& paths, const std::string& pinning,
+          const std::string& eviction, const Count& lookahead);
 
   void end_round() { call("Runtime.end_round", penstock_runtime_end_round); }
   void flush() { call("Runtime.flush", penstock_runtime_flush); }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "arguments.hpp"
+#include "count.hpp"
 #include "handle.hpp"
 
 #include <penstock/penstock.h>
@@ -43,7 +44,8 @@ inline penstock_hyperparameters hyperparameters_of(float learning_rate, float be
 /// penstock.Workers.
 class Workers {
  public:
-  explicit Workers(std::uint32_t threads) {
+  explicit Workers(const Count& count) {
+    const auto threads = count.get<std::uint32_t>("Workers", "threads");
     penstock_workers* made = nullptr;
     run([&] { return penstock_workers_create(threads, &made); });
     handle_ = {made, "Workers"};

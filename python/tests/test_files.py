@@ -83,9 +83,13 @@ def test_options_out_of_their_range_are_refused(options):
     assert next(iter(options)) in str(caught.value)
 
 
-def test_offsets_are_not_negative(directory):
-    with penstock.Files() as files, pytest.raises(TypeError):
-        files.begin_write(directory / "a", bytes(8), offset=-1)
+@pytest.mark.parametrize("offset", [-1, 1 << 64])
+def test_offsets_are_in_their_range(directory, offset):
+    with penstock.Files() as files:
+        with pytest.raises(penstock.InvalidArgument, match=f"offset, wanted 0 to .*, got {offset}"):
+            files.begin_write(directory / "a", bytes(8), offset=offset)
+        files.begin_write(directory / "a", bytes(8), offset=np.int64(8))
+    assert (directory / "a").stat().st_size == 16
 
 
 def test_a_closed_object_refuses_everything(directory):

@@ -55,8 +55,9 @@ Engine engine_of(const Config& config, const Layout& layout) {
       .size = sizeof(options), .config = config.get(), .layout = layout.get()};
   return made<Engine>([&](auto engine) { return penstock_engine_create(&options, engine); });
 }
-void ones(void*, std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t count, float* values) {
+std::int32_t ones(void*, std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t count, float* values) {
   std::fill_n(values, count, 1.0f);
+  return 0;
 }
 Stream stream_of(const Engine& engine) {
   return made<Stream>([&](auto stream) { return penstock_stream_create(engine.get(), stream); });
@@ -345,6 +346,20 @@ TEST(CEngine, GivesItsStatesToAnother) {
   const auto failing = [](void*, std::uint32_t, std::uint32_t, penstock_state_kind, std::uint64_t,
                           std::uint64_t, const float*) -> std::int32_t { return 42; };
   expect(penstock_engine_read_states(engine.get(), failing, nullptr), PENSTOCK_FAILED_STATE, "42");
+}
+
+TEST(CEngine, IsNotInitializedByAFunctionThatFails) {
+  const Engine engine = engine_of(config_of(), two_units());
+  const Stream stream = stream_of(engine);
+  const auto failing = [](void*, std::uint32_t unit, std::uint32_t, std::uint64_t, std::uint64_t,
+                          float*) -> std::int32_t { return unit == 1 ? 7 : 0; };
+
+  expect(penstock_engine_initialize(engine.get(), failing, nullptr), PENSTOCK_FAILED_STATE, "fill");
+
+  penstock_unit* unit = nullptr;
+  expect(penstock_unit_begin(engine.get(), 0, stream.get(), &unit), PENSTOCK_FAILED_STATE, "values");
+  succeed(penstock_engine_initialize(engine.get(), ones, nullptr));
+  step(engine, stream, 1, nullptr);
 }
 
 /// A program that a garbage collector frees in any order.

@@ -11,10 +11,11 @@ static float target_of(uint32_t unit, uint64_t element) {
   return (float)(element % 5) - 2.0f + (float)unit;
 }
 
-static void fill(void* user, uint32_t unit, uint32_t parameter, uint64_t first, uint64_t count,
-                 float* values) {
+static int32_t fill(void* user, uint32_t unit, uint32_t parameter, uint64_t first, uint64_t count,
+                    float* values) {
   (void)user, (void)unit, (void)parameter, (void)first;
   for (uint64_t i = 0; i < count; ++i) values[i] = 0.5f;
+  return 0;
 }
 
 static penstock_engine* create(const char* directory) {
