@@ -9,15 +9,18 @@ import torch
 from .. import Files
 from ..errors import Corrupted, InvalidArgument
 from . import pin_memory
+from .written import Written, checksum_of
 
 __all__ = ["aio_handle", "aio_read", "aio_write", "deepspeed_memcpy"]
 
 _block = 4096  # bytes: requests are of whole ones
+_written = Written()  # by all handles of the process
 
 
 class aio_handle:  # noqa: N801, DeepSpeed's name
     """DeepSpeed's class of the same name. Calls raise where it printed a line and returned -1, or ended the process:
-    penstock.Error, which names the file and the offset.
+    penstock.Error, which names the file and the offset. What is read is compared with the checksum of what this process has
+    written there.
 
     single_submit and overlap_events have no meaning: the engines of Files submit as the kernel takes it."""
 
@@ -85,6 +88,8 @@ class aio_handle:  # noqa: N801, DeepSpeed's name
         transfers, self._transfers = self._transfers, []
         self._files.wait()
         for transfer in transfers:
+            transfer.sum_up()
+        for transfer in transfers:
             transfer.finish()
         return len(transfers)
 
@@ -114,10 +119,23 @@ class _Transfer:
             self._host = torch.empty_like(self._buffer, device="cpu")
             if not self._is_read:
                 self._host.copy_(self._buffer)
-        begin = files.begin_read if self._is_read else files.begin_write
-        begin(self._filename, self._host, self._offset)
+        if self._is_read:
+            files.begin_read(self._filename, self._host, self._offset)
+            return
+        _written.forget(*self._range)
+        files.begin_write(self._filename, self._host, self._offset)
+        self._checksum = checksum_of(self._host)  # while the drive writes
+
+    @property
+    def _range(self) -> tuple[str, int, int]:
+        return os.fspath(self._filename), self._offset, self._host.numel() * self._host.element_size()
+
+    def sum_up(self) -> None:
+        if self._is_read:
+            self._checksum = checksum_of(self._host)
 
     def finish(self) -> None:
+        (_written.check if self._is_read else _written.note)(*self._range, self._checksum)
         if self._is_read and self._buffer.device.type != "cpu":
             self._buffer.copy_(self._host)
         if self._validate:

@@ -39,7 +39,8 @@ def faulty(directory, kind, operation, number, count, mib=256):
 
 @pytest.mark.parametrize("kind, operation, number, error", [
     ("eio", "write", 3, "IoFailed"), ("eio", "write", 20, "IoFailed"), ("eio", "read", 2, "IoFailed"),
-    ("eio", "read", 20, "IoFailed"), ("enospc", "write", 5, "NoSpace"), ("eio", "create", 2, "IoFailed")])
+    ("eio", "read", 20, "IoFailed"), ("enospc", "write", 5, "NoSpace"), ("eio", "create", 2, "IoFailed"),
+    ("flip", "read", 20, "Corrupted"), ("lose", "write", 20, "Corrupted")])
 def test_a_fault_ends_in_an_error_that_names_file_and_offset(directory, kind, operation, number, error):
     with faulty(directory, kind, operation, number, 1000) as mounted:
         done = train("nvme", mounted)
