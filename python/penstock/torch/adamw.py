@@ -217,7 +217,8 @@ class AdamW(torch.optim.Optimizer):
         if states is None:
             self._make_states()
             states = self._states[parameter]
-        local, gradient = local_of(parameter), states.check(local_of(parameter), local_of(gradient))
+        local = local_of(parameter)
+        gradient = states.check(local, gradient if local is parameter else local_of(gradient))
         if is_on_host(local):
             non_finite = states.step(local, gradient, hyperparameters, self._workers)
         else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 
 import torch
 
@@ -80,22 +81,15 @@ class OffloadedStates:
         self.paths = [] if all(in_memory) else paths
         self._shape, self._dtype, self._is_contiguous = parameter.shape, parameter.dtype, parameter.is_contiguous()
         self._seen = None  # of the parameter after the last update
+        self.has_master = format not in ("moments", "moments_bf16") and parameter.dtype != torch.float32
+        """Whether the states have more of the master than the parameter."""
         self.tiles = []
         for elements, stays in zip(tiles, in_memory):
             self.tiles.append(TileState(runtime, name, elements, dtype_names[parameter.dtype], format, first_element, stays))
             first_element += elements
-
-    @property
-    def has_master(self) -> bool:
-        """Whether the states have more of the master than the parameter."""
-        return self.format not in ("moments", "moments_bf16") and self._dtype != torch.float32
-
-    def parts(self) -> Iterator[tuple[TileState, slice]]:
+        ends = list(itertools.accumulate(tiles))
+        self.parts = [(tile, slice(end - tile.elements, end)) for tile, end in zip(self.tiles, ends)]
         """Each tile, and its elements of the flat parameter."""
-        first = 0
-        for tile in self.tiles:
-            yield tile, slice(first, first + tile.elements)
-            first += tile.elements
 
     def are_of(self, parameter: torch.Tensor) -> bool:
         return (parameter.shape, parameter.dtype, parameter.is_contiguous()) == (self._shape, self._dtype, self._is_contiguous)
@@ -114,6 +108,10 @@ class OffloadedStates:
 
     def check(self, parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
         """The gradient, contiguous and of a type that an update takes. Raises InvalidArgument."""
+        if gradient.shape == self._shape == parameter.shape and gradient.dtype is self._dtype is parameter.dtype \
+                and self._is_contiguous and parameter.is_contiguous() and gradient.layout is torch.strided \
+                and gradient.is_contiguous() and gradient.device == parameter.device:
+            return gradient  # what nearly all are
         self.check_parameter(parameter)
         if not is_dense(parameter):
             refuse("its memory is not contiguous", self.name, got=f"strides {parameter.stride()}",
@@ -134,12 +132,13 @@ class OffloadedStates:
              workers: Workers) -> int | None:
         """Updates a parameter on the host. Returns an element near one that is not finite now."""
         number = self.completed + 1
-        self.take_over(parameter, workers)
+        if self.has_master:
+            self.take_over(parameter, workers)
         address, gradient_address = parameter.data_ptr(), gradient.data_ptr()
         size, gradient_size = parameter.element_size(), gradient.element_size()
         gradient_dtype = dtype_names[gradient.dtype]
         non_finite = None
-        for tile, part in self.parts():
+        for tile, part in self.parts:
             found = tile.step(address + part.start * size, gradient_address + part.start * gradient_size, gradient_dtype,
                               number, *hyperparameters, workers)
             if found is not None and non_finite is None:
@@ -155,12 +154,10 @@ class OffloadedStates:
     def take_over(self, parameter: torch.Tensor, workers: Workers) -> None:
         """Makes masters of their own of the parameter again, if it has changed since the last update: a part of the old
         master does not fit another value."""
-        if not self.has_master or self.completed == 0 or self.are_torn:
-            return
-        if self._seen == (parameter.data_ptr(), parameter._version):
+        if self.completed == 0 or self._seen == (parameter.data_ptr(), parameter._version) or self.are_torn:
             return
         flat = flat_of(parameter)
-        for tile, part in self.parts():
+        for tile, part in self.parts:
             on_host = flat[part] if is_on_host(flat) else flat[part].cpu()
             moments = [torch.empty(tile.elements, dtype=torch.float32) for _ in range(2)]
             for kind, values in zip(("first_moment", "second_moment"), moments):
@@ -187,11 +184,12 @@ class Staging:
     def step(self, states: OffloadedStates, parameter: torch.Tensor, gradient: torch.Tensor, hyperparameters: Sequence[float],
              workers: Workers) -> int | None:
         number = states.completed + 1
-        states.take_over(parameter, workers)
+        if states.has_master:
+            states.take_over(parameter, workers)
         flat, flat_gradient = flat_of(parameter), flat_of(gradient)
         gradient_dtype = dtype_names[gradient.dtype]
         non_finite = None
-        for tile, part in states.parts():
+        for tile, part in states.parts:
             on_host = self._parameter.view(flat.dtype)[:tile.elements]
             on_host.copy_(flat[part])  # most formats have a part of the master only
             gradient_on_host = self._gradient.view(flat_gradient.dtype)[:tile.elements]

@@ -83,7 +83,7 @@ def restore(saved: Saved, parameter: torch.Tensor, states: OffloadedStates, work
     sources = {name: flat_of(in_order_of(local, local_of(tensor.detach()))) for name, tensor in saved.tensors.items()}
     if not states.has_master or "master" not in sources:
         sources["master"] = flat
-    for tile, part in states.parts():
+    for tile, part in states.parts:
         values = {name: tensor[part].to("cpu", torch.float32, copy=True) for name, tensor in sources.items()}
         on_host = flat[part] if is_on_host(flat) else flat[part].cpu()
         tile.restore(on_host.data_ptr(), values["master"].data_ptr(), values["exp_avg"].data_ptr(),
@@ -113,7 +113,7 @@ def fill_state_dict(optimizer, state_dict: dict) -> None:
 def _read(states: OffloadedStates, parameter: torch.Tensor, kind: str) -> torch.Tensor:
     flat = flat_of(local_of(parameter.detach()))
     values = _new_values(flat.numel(), states.paths)
-    for tile, part in states.parts():
+    for tile, part in states.parts:
         on_host = flat[part].cpu()
         tile.read(kind, on_host.data_ptr(), values[part].data_ptr())
     return values

@@ -482,17 +482,15 @@ def test_a_step_that_failed_is_completed(place, monkeypatch):
     states = optimizer._states[model[0]]
 
     class Failing:
-        elements = states.tiles[2].elements
-
         def step(self, *_):
             raise penstock.NoSpace("full")
-    whole = list(states.tiles)
-    states.tiles[2] = Failing()
+    whole = list(states.parts)
+    states.parts[2] = Failing(), whole[2][1]
     set_gradients(model, 2)
     for _ in range(2):
         with pytest.raises(penstock.NoSpace):
             optimizer.step()
-    states.tiles[:] = whole
+    states.parts[:] = whole
     optimizer.step()
     assert_equal(model, straight)
 
