@@ -27,6 +27,7 @@
 
 #include <penstock/c/common.h>
 #include <penstock/c/config.h>
+#include <penstock/c/device_optimizer.h>
 #include <penstock/c/durable.h>
 #include <penstock/c/engine.h>
 #include <penstock/c/error.h>

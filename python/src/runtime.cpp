@@ -6,6 +6,7 @@
 #include "memory.hpp"
 
 #include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -203,6 +204,14 @@ std::uint64_t Runtime::park() {
   return given_back;
 }
 
+std::pair<std::uintptr_t, std::uint64_t> Runtime::host_memory() {
+  const auto runtime = handle_->get("Runtime.host_memory");
+  void* data = nullptr;
+  std::uint64_t bytes = 0;
+  run([&] { return penstock_runtime_host_memory(runtime.get(), &data, &bytes); });
+  return {reinterpret_cast<std::uintptr_t>(data), bytes};
+}
+
 nb::dict Runtime::report() {
   const auto runtime = handle_->get("Runtime.report");
   penstock_runtime_report report{.size = sizeof(report)};
@@ -323,6 +332,8 @@ naming the tensors that are leased; errors of the disk.)")
           "unpark", &Runtime::unpark,
           "Takes the memory again; tensors are loaded when they are used. Raises FailedState, when it is not "
           "parked; NoSpace, after which it can be called again.")
+      .def("host_memory", &Runtime::host_memory,
+           "Address and bytes of the memory in which tensors are leased, to be registered with a device.")
       .def("report", &Runtime::report,
            "Bytes of the budget that no tensor has, bytes read and written so far, repeated requests, "
            "seconds of waits.")

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace penstock::python {
@@ -36,6 +37,8 @@ class Runtime {
   void sync() { call("Runtime.sync", penstock_runtime_sync); }
   std::uint64_t park();
   void unpark() { call("Runtime.unpark", penstock_runtime_unpark); }
+  /// Address and bytes.
+  [[nodiscard]] std::pair<std::uintptr_t, std::uint64_t> host_memory();
   [[nodiscard]] nb::dict report();
   [[nodiscard]] nb::list notes();
   [[nodiscard]] nb::list take_messages();

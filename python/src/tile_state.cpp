@@ -1,11 +1,13 @@
 // penstock.TileState: the state of a Tile in a Runtime, which moves between host memory and disk.
 #include "arguments.hpp"
 #include "bind.hpp"
+#include "device_adam.hpp"
 #include "runtime.hpp"
 #include "tile.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,6 +20,23 @@ namespace penstock::python {
 namespace {
 
 using Address = std::uintptr_t;
+
+const Choices devices{{"cpu", PENSTOCK_DEVICE_HOST}, {"cuda", PENSTOCK_DEVICE_CUDA}};
+
+/// Of a state, which a device reads and writes meanwhile.
+class StateLease {
+ public:
+  StateLease(penstock_lease* lease, void* data, std::uint64_t bytes)
+      : handle_(lease, "StateLease"), data_(data), bytes_(bytes) {}
+  [[nodiscard]] Address address() const { return reinterpret_cast<Address>(data_); }
+  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+  void end() { handle_.close(); }
+
+ private:
+  Handle<penstock_lease, penstock_lease_end> handle_;
+  void* data_;
+  std::uint64_t bytes_;
+};
 
 class TileState {
  public:
@@ -65,6 +84,45 @@ class TileState {
     return outcome.non_finite_element;
   }
 
+  /// Before the first step, as step() does it.
+  void initialize(Address parameter, const Workers* workers) {
+    const auto threads = get(workers, "TileState.initialize");
+    penstock_tile tile = tile_;
+    with_state("TileState.initialize", PENSTOCK_OVERWRITE, tile, parameter,
+               [&] { return initialize(tile, threads.get()); });
+    is_empty_ = false;
+  }
+  [[nodiscard]] std::unique_ptr<StateLease> lease() {
+    const auto runtime = runtime_->get("TileState.lease");
+    penstock_lease* lease = nullptr;
+    void* data = nullptr;
+    std::uint64_t bytes = 0;
+    run([&] {
+      return penstock_lease_begin(runtime.get(), tensor_, PENSTOCK_MODIFY, &lease, &data, &bytes);
+    });
+    return std::make_unique<StateLease>(lease, data, bytes);
+  }
+  void enqueue_step(const DeviceAdam& adam, Address stream, Address state, Address parameter,
+                    Address gradient, const std::string& gradient_dtype, std::uint64_t number,
+                    float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
+                    float gradient_factor, Address non_finite_block) const {
+    constexpr const char* function = "TileState.enqueue_step";
+    const auto update = adam.get(function);
+    const penstock_hyperparameters hyperparameters =
+        hyperparameters_of(learning_rate, beta1, beta2, epsilon, weight_decay, true, true);
+    penstock_tile tile = tile_;
+    tile.state = reinterpret_cast<void*>(state);
+    tile.parameter = reinterpret_cast<void*>(parameter);
+    tile.gradient = reinterpret_cast<const void*>(gradient);
+    tile.gradient_dtype = number_of(gradient_dtype, dtypes, function, "gradient_dtype");
+    run([&] {
+      return penstock_device_adam_step(update.get(), reinterpret_cast<void*>(stream), &tile, &hyperparameters,
+                                       number, gradient_factor,
+                                       reinterpret_cast<std::uint64_t*>(non_finite_block));
+    });
+  }
+  void complete(std::uint64_t number) { completed_ = number; }
+
   void read(const std::string& kind, Address parameter, Address into) {
     constexpr const char* function = "TileState.read";
     const std::int32_t number = number_of(kind, state_kinds, function, "kind");
@@ -99,6 +157,7 @@ class TileState {
   }
   [[nodiscard]] std::uint64_t elements() const { return tile_.elements; }
   [[nodiscard]] std::uint64_t completed() const { return completed_; }
+  [[nodiscard]] bool is_empty() const { return is_empty_; }
 
  private:
   /// Calls `update` with the state in host memory, without the GIL.
@@ -133,7 +192,21 @@ class TileState {
 
 }  // namespace
 
+DeviceAdam::DeviceAdam(const std::string& device, std::int32_t ordinal) {
+  const std::int32_t number = number_of(device, devices, "DeviceAdam", "device");
+  penstock_device_adam* made = nullptr;
+  run([&] { return penstock_device_adam_create(number, ordinal, &made); });
+  handle_ = {made, "DeviceAdam"};
+}
+
 void bind_tile_state(nb::module_& module) {
+  nb::class_<DeviceAdam>(module, "DeviceAdam",
+                         "Updates tiles in the memory of a device: \"cuda\", or \"cpu\", for tests.")
+      .def(nb::init<const std::string&, std::int32_t>(), nb::arg("device"), nb::arg("ordinal"));
+  nb::class_<StateLease>(module, "StateLease", "A TileState's bytes in host memory, where they stay meanwhile.")
+      .def_prop_ro("address", &StateLease::address)
+      .def_prop_ro("nbytes", &StateLease::bytes)
+      .def("end", &StateLease::end);
   nb::class_<TileState>(module, "TileState",
                         R"(The state of a penstock.Tile, AdamW's, in a tensor of a Runtime.
 
@@ -149,6 +222,18 @@ master. One thread at a time calls it.)")
            nb::arg("epsilon"), nb::arg("weight_decay"), nb::arg("gradient_factor"), nb::arg("workers").none(),
            "Makes step `number`, or nothing, if that is the one that it has completed. Returns the first "
            "element of a block with a value that is not finite now, or None.")
+      .def("initialize", nb::overload_cast<Address, const Workers*>(&TileState::initialize), nb::arg("parameter"),
+           nb::arg("workers").none(), "Makes it as step() finds it before the first step.")
+      .def("lease", &TileState::lease,
+           "Its bytes, for a device that updates them. They are loaded, if they are not in memory.")
+      .def("enqueue_step", &TileState::enqueue_step, nb::arg("adam"), nb::arg("stream"), nb::arg("state"),
+           nb::arg("parameter"), nb::arg("gradient"), nb::arg("gradient_dtype"), nb::arg("number"),
+           nb::arg("learning_rate"), nb::arg("beta1"), nb::arg("beta2"), nb::arg("epsilon"),
+           nb::arg("weight_decay"), nb::arg("gradient_factor"), nb::arg("non_finite_block"),
+           "Makes step `number` on a device, in the order of `stream`. All addresses are of the device, that of the "
+           "state too. complete() follows, once its bytes are back.")
+      .def("complete", &TileState::complete, nb::arg("number"))
+      .def_prop_ro("is_empty", &TileState::is_empty, "Whether it has no contents.")
       .def("read", &TileState::read, nb::arg("kind"), nb::arg("parameter"), nb::arg("into"),
            "Writes \"master\", \"first_moment\" or \"second_moment\" to `into`, in float32.")
       .def("restore", &TileState::restore, nb::arg("parameter"), nb::arg("master"), nb::arg("first_moment"),

@@ -1,9 +1,6 @@
-#include <penstock/c/optimizer.h>
-
-#include "c/handles.hpp"
+#include "c/optimizer.hpp"
 
 #include <penstock/cpu_adam/adam.hpp>
-#include <penstock/cpu_adam/optimizers.hpp>
 #include <penstock/cpu_adam/square_sum.hpp>
 #include <penstock/parallel/workers.hpp>
 
@@ -43,51 +40,6 @@ Result<ByteCount> span_bytes(const char* function, const char* argument, const v
   PENSTOCK_TRY_ASSIGN(const ByteCount bytes, bytes_of(ElementCount(elements), type));
   if (data != nullptr || bytes.is_zero()) return bytes;
   return Error::invalid_argument(function).object(argument).reason("it is NULL").wanted(bytes);
-}
-
-/// The gradient may be missing where a function ignores it.
-Result<cpu_adam::OptimizerTile> read(const char* function, const penstock_tile* given) {
-  PENSTOCK_TRY_ASSIGN(const auto from, c::read_struct(function, "tile", given));
-  cpu_adam::OptimizerTile tile{.elements = ElementCount(from.elements), .first_element = from.first_element};
-  PENSTOCK_TRY_ASSIGN(tile.gradient_dtype, dtype_of(function, "tile.gradient_dtype", from.gradient_dtype));
-  PENSTOCK_TRY_ASSIGN(tile.parameter_dtype, dtype_of(function, "tile.parameter_dtype", from.parameter_dtype));
-  PENSTOCK_TRY_ASSIGN(tile.format, format_of(function, "tile.format", from.format));
-  PENSTOCK_TRY_ASSIGN(tile.optimizer, optimizer_of(function, "tile.optimizer", from.optimizer));
-  PENSTOCK_TRY_ASSIGN(const ByteCount state, cpu_adam::tile_bytes(tile.layout(), tile.elements));
-  PENSTOCK_TRY_ASSIGN(const ByteCount parameter, span_bytes(function, "tile.parameter", from.parameter,
-                                                            from.elements, tile.parameter_dtype));
-  if (from.state == nullptr && !state.is_zero())
-    return Error::invalid_argument(function).object("tile.state").reason("it is NULL").wanted(state);
-  tile.state = {static_cast<std::byte*>(from.state), state};
-  tile.parameter = {static_cast<std::byte*>(from.parameter), parameter};
-  if (from.gradient != nullptr) {
-    PENSTOCK_TRY_ASSIGN(const ByteCount gradient, bytes_of(tile.elements, tile.gradient_dtype));
-    tile.gradient = {static_cast<const std::byte*>(from.gradient), gradient};
-  }
-  return tile;
-}
-
-Result<cpu_adam::Hyperparameters> read(const char* function, const penstock_hyperparameters* given,
-                                       cpu_adam::Optimizer optimizer) {
-  PENSTOCK_TRY_ASSIGN(const auto from, c::read_struct(function, "hyperparameters", given));
-  if (optimizer == cpu_adam::Optimizer::lion) {
-    return cpu_adam::LionConfig{.learning_rate = from.learning_rate,
-                                .beta1 = from.beta1,
-                                .beta2 = from.beta2,
-                                .weight_decay = from.weight_decay};
-  }
-  if (optimizer == cpu_adam::Optimizer::adagrad) {
-    return cpu_adam::AdagradConfig{
-        .learning_rate = from.learning_rate, .epsilon = from.epsilon, .weight_decay = from.weight_decay};
-  }
-  return cpu_adam::AdamConfig{
-      .learning_rate = from.learning_rate,
-      .beta1 = from.beta1,
-      .beta2 = from.beta2,
-      .epsilon = from.epsilon,
-      .weight_decay = from.weight_decay,
-      .decay_mode = from.decoupled_decay != 0 ? cpu_adam::AdamDecay::decoupled : cpu_adam::AdamDecay::l2,
-      .bias_correction = from.bias_correction != 0};
 }
 
 Result<cpu_adam::AdamArrays> read(const char* function, const penstock_adam_arrays* given) {
@@ -135,6 +87,55 @@ std::span<const float> values_of(const float* values, std::uint64_t elements) {
 
 }  // namespace
 
+namespace penstock::c {
+
+Result<cpu_adam::OptimizerTile> read_tile(const char* function, const penstock_tile* given) {
+  PENSTOCK_TRY_ASSIGN(const auto from, read_struct(function, "tile", given));
+  cpu_adam::OptimizerTile tile{.elements = ElementCount(from.elements), .first_element = from.first_element};
+  PENSTOCK_TRY_ASSIGN(tile.gradient_dtype, dtype_of(function, "tile.gradient_dtype", from.gradient_dtype));
+  PENSTOCK_TRY_ASSIGN(tile.parameter_dtype, dtype_of(function, "tile.parameter_dtype", from.parameter_dtype));
+  PENSTOCK_TRY_ASSIGN(tile.format, format_of(function, "tile.format", from.format));
+  PENSTOCK_TRY_ASSIGN(tile.optimizer, optimizer_of(function, "tile.optimizer", from.optimizer));
+  PENSTOCK_TRY_ASSIGN(const ByteCount state, cpu_adam::tile_bytes(tile.layout(), tile.elements));
+  PENSTOCK_TRY_ASSIGN(const ByteCount parameter, span_bytes(function, "tile.parameter", from.parameter,
+                                                            from.elements, tile.parameter_dtype));
+  if (from.state == nullptr && !state.is_zero())
+    return Error::invalid_argument(function).object("tile.state").reason("it is NULL").wanted(state);
+  tile.state = {static_cast<std::byte*>(from.state), state};
+  tile.parameter = {static_cast<std::byte*>(from.parameter), parameter};
+  if (from.gradient != nullptr) {
+    PENSTOCK_TRY_ASSIGN(const ByteCount gradient, bytes_of(tile.elements, tile.gradient_dtype));
+    tile.gradient = {static_cast<const std::byte*>(from.gradient), gradient};
+  }
+  return tile;
+}
+
+Result<cpu_adam::Hyperparameters> read_hyperparameters(const char* function,
+                                                       const penstock_hyperparameters* given,
+                                                       cpu_adam::Optimizer optimizer) {
+  PENSTOCK_TRY_ASSIGN(const auto from, read_struct(function, "hyperparameters", given));
+  if (optimizer == cpu_adam::Optimizer::lion) {
+    return cpu_adam::LionConfig{.learning_rate = from.learning_rate,
+                                .beta1 = from.beta1,
+                                .beta2 = from.beta2,
+                                .weight_decay = from.weight_decay};
+  }
+  if (optimizer == cpu_adam::Optimizer::adagrad) {
+    return cpu_adam::AdagradConfig{
+        .learning_rate = from.learning_rate, .epsilon = from.epsilon, .weight_decay = from.weight_decay};
+  }
+  return cpu_adam::AdamConfig{
+      .learning_rate = from.learning_rate,
+      .beta1 = from.beta1,
+      .beta2 = from.beta2,
+      .epsilon = from.epsilon,
+      .weight_decay = from.weight_decay,
+      .decay_mode = from.decoupled_decay != 0 ? cpu_adam::AdamDecay::decoupled : cpu_adam::AdamDecay::l2,
+      .bias_correction = from.bias_correction != 0};
+}
+
+}  // namespace penstock::c
+
 penstock_error* penstock_workers_create(std::uint32_t threads, penstock_workers** workers) {
   return c::call(__func__, {{"workers", workers}}, [&]() -> Result<void> {
     PENSTOCK_TRY_ASSIGN(auto made, parallel::Workers::create({.threads = threads}));
@@ -164,7 +165,7 @@ penstock_error* penstock_tile_initialize(const penstock_tile* tile, const void* 
                                          penstock_dtype initial_dtype, penstock_workers* workers) {
   const char* const function = __func__;
   return c::call(function, {{"tile", tile}}, [&]() -> Result<void> {
-    PENSTOCK_TRY_ASSIGN(const auto to, read(function, tile));
+    PENSTOCK_TRY_ASSIGN(const auto to, c::read_tile(function, tile));
     PENSTOCK_TRY_ASSIGN(const DType type, dtype_of(function, "initial_dtype", initial_dtype));
     PENSTOCK_TRY_ASSIGN(const ByteCount bytes,
                         span_bytes(function, "initial", initial, to.elements.value(), type));
@@ -178,8 +179,8 @@ penstock_error* penstock_tile_step(const penstock_tile* tile, const penstock_hyp
                                    penstock_update_outcome* outcome) {
   const char* const function = __func__;
   return c::call(function, {{"tile", tile}, {"hyperparameters", hyperparameters}}, [&]() -> Result<void> {
-    PENSTOCK_TRY_ASSIGN(const auto to, read(function, tile));
-    PENSTOCK_TRY_ASSIGN(const auto config, read(function, hyperparameters, to.optimizer));
+    PENSTOCK_TRY_ASSIGN(const auto to, c::read_tile(function, tile));
+    PENSTOCK_TRY_ASSIGN(const auto config, c::read_hyperparameters(function, hyperparameters, to.optimizer));
     if (outcome != nullptr) PENSTOCK_TRY(c::check_written_struct(function, "outcome", outcome));
     PENSTOCK_TRY_ASSIGN(auto* const threads, threads_of(function, workers));
     PENSTOCK_TRY_ASSIGN(const auto updated,
@@ -196,7 +197,7 @@ penstock_error* penstock_adam_step(const penstock_adam_arrays* arrays,
   const char* const function = __func__;
   return c::call(function, {{"arrays", arrays}, {"hyperparameters", hyperparameters}}, [&]() -> Result<void> {
     PENSTOCK_TRY_ASSIGN(const auto to, read(function, arrays));
-    PENSTOCK_TRY_ASSIGN(const auto config, read(function, hyperparameters, cpu_adam::Optimizer::adam));
+    PENSTOCK_TRY_ASSIGN(const auto config, c::read_hyperparameters(function, hyperparameters, cpu_adam::Optimizer::adam));
     if (outcome != nullptr) PENSTOCK_TRY(c::check_written_struct(function, "outcome", outcome));
     PENSTOCK_TRY_ASSIGN(auto* const threads, threads_of(function, workers));
     PENSTOCK_TRY_ASSIGN(const auto updated,
@@ -224,7 +225,7 @@ penstock_error* penstock_tile_read(const penstock_tile* tile, penstock_state_kin
                                    std::uint64_t count, float* values) {
   const char* const function = __func__;
   return c::call(function, {{"tile", tile}, {"values", values}}, [&]() -> Result<void> {
-    PENSTOCK_TRY_ASSIGN(const auto from, read(function, tile));
+    PENSTOCK_TRY_ASSIGN(const auto from, c::read_tile(function, tile));
     PENSTOCK_TRY_ASSIGN(const auto of_kind, c::enumerator<cpu_adam::StateKind>(function, "kind", kind,
                                                                                PENSTOCK_SECOND_MOMENT + 1));
     return cpu_adam::read_states(from, of_kind, ElementCount(first), std::span(values, count));
@@ -236,7 +237,7 @@ penstock_error* penstock_tile_restore(const penstock_tile* tile, const float* ma
                                       penstock_workers* workers) {
   const char* const function = __func__;
   return c::call(function, {{"tile", tile}}, [&]() -> Result<void> {
-    PENSTOCK_TRY_ASSIGN(const auto to, read(function, tile));
+    PENSTOCK_TRY_ASSIGN(const auto to, c::read_tile(function, tile));
     const std::uint64_t elements = to.elements.value();
     PENSTOCK_TRY_ASSIGN(auto* const threads, threads_of(function, workers));
     return cpu_adam::restore_tile({.master = values_of(master, elements),

@@ -214,6 +214,16 @@ penstock_error* penstock_runtime_unpark(penstock_runtime* runtime) {
   return c::call(__func__, {{"runtime", runtime}}, [&] { return runtime->runtime->unpark(); });
 }
 
+penstock_error* penstock_runtime_host_memory(const penstock_runtime* runtime, void** data,
+                                             std::uint64_t* bytes) {
+  return c::call(__func__, {{"runtime", runtime}, {"data", data}, {"bytes", bytes}}, [&]() -> Result<void> {
+    const HostSpan memory = runtime->runtime->host_memory();
+    *data = memory.data();
+    *bytes = memory.size().value();
+    return ok();
+  });
+}
+
 penstock_error* penstock_runtime_get_report(const penstock_runtime* runtime,
                                             penstock_runtime_report* report) {
   const char* const function = __func__;

@@ -129,6 +129,11 @@ PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_park(penstock_
  * can be repeated. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_unpark(penstock_runtime* runtime);
 
+/* The host memory in which tensors are leased, to be registered with a device (cudaHostRegister), and unregistered
+ * before the runtime parks or ends. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_host_memory(const penstock_runtime* runtime,
+                                                                              void** data, uint64_t* bytes);
+
 typedef struct penstock_runtime_report {
   size_t size;
   uint64_t host_free;     /* bytes of the budget that no tensor has */

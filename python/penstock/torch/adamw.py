@@ -13,6 +13,7 @@ import torch
 from .. import Path, Runtime, Workers, state_bytes
 from ..errors import FailedState, Unsupported
 from .arguments import check_integer, check_positive, checked_paths, hyperparameters_of, refuse
+from .device_update import DeviceUpdate, Registered, is_available
 from .gradient_norm import clip_factor, gradient_norm
 from .offloaded_states import OffloadedStates, Staging, format_of, is_on_host, local_of
 from .placement import place
@@ -23,8 +24,8 @@ class AdamW(torch.optim.Optimizer):
     """AdamW whose states are in host memory, or on disk with a budget of host memory.
 
     It takes the place of torch.optim.AdamW: parameter groups, closures, schedulers, gradient scalers and state
-    dictionaries work alike, the latter in both directions. Updates run on the CPU. Parameters on another device are
-    copied to it tile by tile.
+    dictionaries work alike, the latter in both directions. Updates run on the CPU, to which parameters on another device
+    are copied tile by tile; or on the parameter's GPU, see `update`.
 
     params, lr, betas, eps, weight_decay, maximize: as for torch.optim.AdamW. lr may be a tensor of one element.
     path: a directory on a drive, a penstock.Path, or a sequence of those, one a drive. None: states are in memory.
@@ -35,6 +36,8 @@ class AdamW(torch.optim.Optimizer):
         "fp32" for float16. A dictionary gives formats by dtype.
     max_grad_norm: each step clips the norm of all gradients to it, as torch.nn.utils.clip_grad_norm_ does before one,
         without writing them; `grad_norm` is the norm before. One that is not finite clips nothing.
+    update: "cpu", or "cuda": parameters on a GPU are updated there. Their states stay in host memory or on drives, and pass
+        through the GPU's memory, three tiles at a time; bits are those of the CPU.
     threads: of the update. None: torch.get_num_threads().
     tile_elements: large parameters are moved and updated in tiles of so many elements.
     update_in_backward: each parameter is updated as soon as its gradient is whole, which frees the gradient; step() then
@@ -55,8 +58,10 @@ class AdamW(torch.optim.Optimizer):
                  budget: int | None = None, state_format: str | dict[torch.dtype, str] = "auto",
                  update: str = "cpu", max_grad_norm: float | None = None, threads: int | None = None, tile_elements: int = 1 << 20,
                  update_in_backward: bool = False) -> None:
-        if update != "cpu":
-            refuse("updates run on the CPU", "update", wanted='"cpu"', got=repr(update), kind=Unsupported)
+        if update not in ("cpu", "cuda"):
+            refuse("there is no such processor", "update", wanted='"cpu" or "cuda"', got=repr(update))
+        if update == "cuda" and not is_available():
+            refuse("PyTorch has no CUDA device", "update", wanted='"cpu"', got='"cuda"', kind=Unsupported)
         for name, given in (("amsgrad", amsgrad), ("capturable", capturable), ("differentiable", differentiable)):
             if given:
                 refuse("it is not supported", name, wanted="False", got=repr(given), kind=Unsupported)
@@ -80,6 +85,10 @@ class AdamW(torch.optim.Optimizer):
         self._lock = threading.Lock()
         self._is_closed = False
         self._staging: Staging | None = None
+        self._updates_on_device = update == "cuda"
+        self._device_updates: dict[torch.device, DeviceUpdate] = {}
+        self._begun: dict[OffloadedStates, torch.Tensor] = {}  # on a device, in this step
+        self._registered: list[weakref.finalize] = []  # memory of the runtimes with CUDA
         self._updates_in_backward = update_in_backward
         self._max_grad_norm = max_grad_norm
         self.grad_norm: float | None = None  # of all gradients, before they were clipped
@@ -124,12 +133,16 @@ class AdamW(torch.optim.Optimizer):
                 for parameter in group["params"]:
                     gradient = parameter.grad
                     if gradient is not None and parameter not in self._finished:
-                        self._update(parameter, gradient, hyperparameters)
-                        self._finished.add(parameter)
+                        if self._update(parameter, gradient, hyperparameters):
+                            self._finished.add(parameter)
+            self._finish_on_devices()
             self._finished.clear()
             self._updated.clear()
             for runtime in self._runtimes:
                 runtime.end_round()
+        except BaseException:
+            self._abandon_on_devices()
+            raise
         finally:
             self._lock.release()
         return loss
@@ -199,6 +212,9 @@ class AdamW(torch.optim.Optimizer):
         """Frees the memory and the space on disk of the states. step() raises FailedState then, and a backward updates
         nothing."""
         self._is_closed = True
+        self._abandon_on_devices()
+        for unregister in self._registered:
+            unregister()
         for runtime in self._runtimes:
             runtime.close()
 
@@ -210,7 +226,8 @@ class AdamW(torch.optim.Optimizer):
         self.grad_norm = gradient_norm((g for g in gradients if g.layout == torch.strided), self._workers)
         return clip_factor(self.grad_norm, self._max_grad_norm)
 
-    def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, hyperparameters: Sequence[float]) -> None:
+    def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, hyperparameters: Sequence[float]) -> bool:
+        """Whether it has ended: an update on a device ends with _finish_on_devices()."""
         if self._is_closed:
             refuse("it was closed", "the optimizer", advice="make another one", kind=FailedState)
         states = self._states.get(parameter)
@@ -221,10 +238,35 @@ class AdamW(torch.optim.Optimizer):
         gradient = states.check(local, gradient if local is parameter else local_of(gradient))
         if is_on_host(local):
             non_finite = states.step(local, gradient, hyperparameters, self._workers)
+        elif self._updates_on_device:
+            self._begun[states] = parameter
+            self._device_update(local.device).step(states, local, gradient, hyperparameters)
+            return False
         else:
             if self._staging is None:
                 self._staging = Staging(self._tile_elements, local.device)
             non_finite = self._staging.step(states, local, gradient, hyperparameters, self._workers)
+        self._note_step(parameter, states, non_finite)
+        return True
+
+    def _device_update(self, device: torch.device) -> DeviceUpdate:
+        if device not in self._device_updates:
+            self._device_updates[device] = DeviceUpdate(device, state_bytes("fp32", self._tile_elements), self._workers)
+        return self._device_updates[device]
+
+    def _finish_on_devices(self) -> None:
+        for update in self._device_updates.values():
+            for states, non_finite in update.finish():
+                parameter = self._begun.pop(states)
+                states.remember(local_of(parameter))
+                self._note_step(parameter, states, non_finite)
+
+    def _abandon_on_devices(self) -> None:
+        self._begun.clear()
+        for update in self._device_updates.values():
+            update.abandon()
+
+    def _note_step(self, parameter: torch.Tensor, states: OffloadedStates, non_finite: int | None) -> None:
         state = self.state[parameter]
         if state:
             state["step"].fill_(states.completed)
@@ -232,18 +274,21 @@ class AdamW(torch.optim.Optimizer):
             state["step"] = torch.tensor(float(states.completed))
         if non_finite is not None:
             warnings.warn(f"{states.name} has values that are not finite after step {states.completed}: near element "
-                          f"{non_finite}", RuntimeWarning, stacklevel=3)
+                          f"{non_finite}", RuntimeWarning, stacklevel=4)
 
     def _make_states(self) -> None:
         """States of all parameters that have none, in a runtime of their own."""
         missing = [p for group in self.param_groups for p in group["params"]
                    if (p.requires_grad or p.grad is not None) and p not in self._states]
+        if not missing:
+            return
         tiles = {p: [min(self._tile_elements, local_of(p).numel() - first)
                      for first in range(0, local_of(p).numel(), self._tile_elements)] for p in missing}
         formats = {p: format_of(p, self._state_format, self._text_of(p)) for p in missing}
         # The budget is that of the states of the first step.
         placed = place([[state_bytes(formats[p], elements) for elements in tiles[p]] for p in missing],
-                       None if self._runtimes else self._budget, self._paths)
+                       None if self._runtimes else self._budget, self._paths,
+                       DeviceUpdate.tiles + 1 if self._updates_on_device else 2)
         runtime = Runtime(placed.budget, placed.paths, lookahead=placed.lookahead)
         made = {}
         for p, in_memory in zip(missing, placed.in_memory):
@@ -252,6 +297,9 @@ class AdamW(torch.optim.Optimizer):
             self._elements += local_of(p).numel()
         self._runtimes.append(runtime)
         self._states.update(made)
+        if self._updates_on_device:
+            self._registered.append(weakref.finalize(self, Registered(runtime).end))
+            self._registered[-1].atexit = False  # CUDA ends by itself
 
     def _text_of(self, parameter: torch.Tensor) -> str:
         for number, group in enumerate(self.param_groups):
