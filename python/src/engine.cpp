@@ -283,10 +283,12 @@ void Engine::commit(nb::bytes client) {
   run([&] { return penstock_engine_commit(engine.get(), client.data(), client.size(), nullptr); });
 }
 
-std::string Engine::save_checkpoint(const std::string& directory, nb::bytes client, std::uint32_t keep) {
+std::string Engine::save_checkpoint(const std::string& directory, nb::bytes client, const Count& keep) {
   const auto engine = engine_.get("Engine.save_checkpoint");
-  const penstock_save_options options{
-      .size = sizeof(options), .client = client.data(), .client_bytes = client.size(), .keep = keep};
+  const penstock_save_options options{.size = sizeof(options),
+                                      .client = client.data(),
+                                      .client_bytes = client.size(),
+                                      .keep = keep.get<std::uint32_t>("save_checkpoint", "keep")};
   const nb::list path = lines_of([&](penstock_lines** lines) {
     return penstock_engine_save_checkpoint(engine.get(), directory.c_str(), &options, lines);
   });

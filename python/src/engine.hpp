@@ -84,7 +84,7 @@ class Engine {
   [[nodiscard]] std::string digest() const;
   void commit(nb::bytes client);
   [[nodiscard]] std::string save_checkpoint(const std::string& directory, nb::bytes client,
-                                            std::uint32_t keep);
+                                            const Count& keep);
   [[nodiscard]] nb::object resume();
   [[nodiscard]] nb::object load_checkpoint(const std::string& directory);
   void close();

@@ -18,8 +18,7 @@ std::uint64_t state_bytes(const std::string& format, const Count& elements, cons
   std::uint64_t bytes = 0;
   check(penstock_tile_state_bytes(number_of(format, state_formats, "state_bytes", "format"),
                                   number_of(optimizer, optimizers, "state_bytes", "optimizer"),
-                                  elements.get("state_bytes", "elements"),
-                                  &bytes));
+                                  elements.get("state_bytes", "elements"), &bytes));
   return bytes;
 }
 

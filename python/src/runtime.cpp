@@ -91,7 +91,8 @@ class Tensor {
   }
   void write(nb::handle source, const Count& first) {
     const Memory from = Memory::of(source, Use::read, "Tensor.write", "source");
-    const std::byte* const begin = part_of(from, first.get("Tensor.write", "first"), "Tensor.write", "source");
+    const std::byte* const begin =
+        part_of(from, first.get("Tensor.write", "first"), "Tensor.write", "source");
     with_bytes("Tensor.write", PENSTOCK_OVERWRITE, [&](void* bytes) { std::memcpy(bytes, begin, bytes_); });
   }
   void read(nb::handle into, const Count& first) {

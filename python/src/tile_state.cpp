@@ -97,9 +97,7 @@ class TileState {
     penstock_lease* lease = nullptr;
     void* data = nullptr;
     std::uint64_t bytes = 0;
-    run([&] {
-      return penstock_lease_begin(runtime.get(), tensor_, PENSTOCK_MODIFY, &lease, &data, &bytes);
-    });
+    run([&] { return penstock_lease_begin(runtime.get(), tensor_, PENSTOCK_MODIFY, &lease, &data, &bytes); });
     return std::make_unique<StateLease>(lease, data, bytes);
   }
   void enqueue_step(const DeviceAdam& adam, Address stream, Address state, Address parameter,
@@ -203,7 +201,8 @@ void bind_tile_state(nb::module_& module) {
   nb::class_<DeviceAdam>(module, "DeviceAdam",
                          "Updates tiles in the memory of a device: \"cuda\", or \"cpu\", for tests.")
       .def(nb::init<const std::string&, std::int32_t>(), nb::arg("device"), nb::arg("ordinal"));
-  nb::class_<StateLease>(module, "StateLease", "A TileState's bytes in host memory, where they stay meanwhile.")
+  nb::class_<StateLease>(module, "StateLease",
+                         "A TileState's bytes in host memory, where they stay meanwhile.")
       .def_prop_ro("address", &StateLease::address)
       .def_prop_ro("nbytes", &StateLease::bytes)
       .def("end", &StateLease::end);
@@ -222,15 +221,17 @@ master. One thread at a time calls it.)")
            nb::arg("epsilon"), nb::arg("weight_decay"), nb::arg("gradient_factor"), nb::arg("workers").none(),
            "Makes step `number`, or nothing, if that is the one that it has completed. Returns the first "
            "element of a block with a value that is not finite now, or None.")
-      .def("initialize", nb::overload_cast<Address, const Workers*>(&TileState::initialize), nb::arg("parameter"),
-           nb::arg("workers").none(), "Makes it as step() finds it before the first step.")
+      .def("initialize", nb::overload_cast<Address, const Workers*>(&TileState::initialize),
+           nb::arg("parameter"), nb::arg("workers").none(),
+           "Makes it as step() finds it before the first step.")
       .def("lease", &TileState::lease,
            "Its bytes, for a device that updates them. They are loaded, if they are not in memory.")
       .def("enqueue_step", &TileState::enqueue_step, nb::arg("adam"), nb::arg("stream"), nb::arg("state"),
            nb::arg("parameter"), nb::arg("gradient"), nb::arg("gradient_dtype"), nb::arg("number"),
            nb::arg("learning_rate"), nb::arg("beta1"), nb::arg("beta2"), nb::arg("epsilon"),
            nb::arg("weight_decay"), nb::arg("gradient_factor"), nb::arg("non_finite_block"),
-           "Makes step `number` on a device, in the order of `stream`. All addresses are of the device, that of the "
+           "Makes step `number` on a device, in the order of `stream`. All addresses are of the device, that "
+           "of the "
            "state too. complete() follows, once its bytes are back.")
       .def("complete", &TileState::complete, nb::arg("number"))
       .def_prop_ro("is_empty", &TileState::is_empty, "Whether it has no contents.")

@@ -50,8 +50,8 @@ penstock_error* penstock_device_adam_create(penstock_device device, std::int32_t
                                             penstock_device_adam** adam) {
   const char* const function = __func__;
   return c::call(function, {{"adam", adam}}, [&]() -> Result<void> {
-    PENSTOCK_TRY_ASSIGN(const auto kind, c::enumerator<penstock_device>(function, "device", device,
-                                                                        PENSTOCK_DEVICE_CUDA + 1));
+    PENSTOCK_TRY_ASSIGN(const auto kind,
+                        c::enumerator<penstock_device>(function, "device", device, PENSTOCK_DEVICE_CUDA + 1));
     penstock_device_adam made{.is_host = kind == PENSTOCK_DEVICE_HOST};
     if (made.is_host) {
       made.accelerator = zero::make_host_accelerator(ByteCount());
@@ -72,24 +72,23 @@ penstock_error* penstock_device_adam_step(penstock_device_adam* adam, void* cuda
                                           const penstock_hyperparameters* hyperparameters, std::uint64_t step,
                                           float gradient_factor, std::uint64_t* non_finite_block) {
   const char* const function = __func__;
-  return c::call(
-      function,
-      {{"adam", adam},
-       {"tile", tile},
-       {"hyperparameters", hyperparameters},
-       {"non_finite_block", non_finite_block}},
-      [&]() -> Result<void> {
-        PENSTOCK_TRY_ASSIGN(const auto given, c::read_tile(function, tile));
-        PENSTOCK_TRY_ASSIGN(const auto to, on_device(function, given, non_finite_block));
-        PENSTOCK_TRY_ASSIGN(const auto config,
-                            c::read_hyperparameters(function, hyperparameters, given.optimizer));
-        const auto update = [&](StreamHandle stream) {
-          return adam->accelerator.adam->step(stream, std::get<cpu_adam::AdamConfig>(config), step,
-                                              gradient_factor, to);
-        };
-        if (!adam->is_host) return update(StreamHandle::from_native(cuda_stream));
-        PENSTOCK_TRY_ASSIGN(const auto stream, adam->accelerator.device->create_stream());
-        PENSTOCK_TRY(update(stream->handle()));
-        return stream->synchronize();
-      });
+  return c::call(function,
+                 {{"adam", adam},
+                  {"tile", tile},
+                  {"hyperparameters", hyperparameters},
+                  {"non_finite_block", non_finite_block}},
+                 [&]() -> Result<void> {
+                   PENSTOCK_TRY_ASSIGN(const auto given, c::read_tile(function, tile));
+                   PENSTOCK_TRY_ASSIGN(const auto to, on_device(function, given, non_finite_block));
+                   PENSTOCK_TRY_ASSIGN(const auto config,
+                                       c::read_hyperparameters(function, hyperparameters, given.optimizer));
+                   const auto update = [&](StreamHandle stream) {
+                     return adam->accelerator.adam->step(stream, std::get<cpu_adam::AdamConfig>(config), step,
+                                                         gradient_factor, to);
+                   };
+                   if (!adam->is_host) return update(StreamHandle::from_native(cuda_stream));
+                   PENSTOCK_TRY_ASSIGN(const auto stream, adam->accelerator.device->create_stream());
+                   PENSTOCK_TRY(update(stream->handle()));
+                   return stream->synchronize();
+                 });
 }

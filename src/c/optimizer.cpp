@@ -197,7 +197,8 @@ penstock_error* penstock_adam_step(const penstock_adam_arrays* arrays,
   const char* const function = __func__;
   return c::call(function, {{"arrays", arrays}, {"hyperparameters", hyperparameters}}, [&]() -> Result<void> {
     PENSTOCK_TRY_ASSIGN(const auto to, read(function, arrays));
-    PENSTOCK_TRY_ASSIGN(const auto config, c::read_hyperparameters(function, hyperparameters, cpu_adam::Optimizer::adam));
+    PENSTOCK_TRY_ASSIGN(const auto config,
+                        c::read_hyperparameters(function, hyperparameters, cpu_adam::Optimizer::adam));
     if (outcome != nullptr) PENSTOCK_TRY(c::check_written_struct(function, "outcome", outcome));
     PENSTOCK_TRY_ASSIGN(auto* const threads, threads_of(function, workers));
     PENSTOCK_TRY_ASSIGN(const auto updated,

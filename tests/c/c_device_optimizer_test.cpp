@@ -1,4 +1,4 @@
-// Adam on tiles in the memory of a device through the C interface: of the host's, of a GPU, or of the fake CUDA runtime.
+// Adam on tiles in the memory of a device, through the C interface: the host, a GPU, or the fake CUDA runtime.
 #include "c_handles.hpp"
 
 #include <penstock/penstock.h>
@@ -58,7 +58,8 @@ void copy_to_host(void* to, const void* from, std::size_t bytes) {
 template <class T>
 class OnDevice {
  public:
-  explicit OnDevice(const std::vector<T>& values) : size_(values.size()), memory_(allocate(bytes()), release) {
+  explicit OnDevice(const std::vector<T>& values)
+      : size_(values.size()), memory_(allocate(bytes()), release) {
     copy_to_device(memory_.get(), values.data(), bytes());
   }
   [[nodiscard]] T* get() const { return static_cast<T*>(memory_.get()); }

@@ -16,10 +16,10 @@ PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_device_adam_create(pen
                                                                              penstock_device_adam** adam);
 PENSTOCK_API void penstock_device_adam_free(penstock_device_adam* adam);
 /* Enqueues one step of a tile whose `state`, `gradient` and `parameter` are addresses of the device; they stay until
- * the stream has executed it. `cuda_stream`: a cudaStream_t of the device; NULL: its default stream. On HOST the step is
- * done when the call returns. `non_finite_block`: on the device, gets the number of the first block of 16384 elements
- * with a value that is not finite now, or all ones. Errors: those of penstock_tile_step(); PENSTOCK_UNSUPPORTED, for
- * another optimizer; those of the device. */
+ * the stream has executed it. `cuda_stream`: a cudaStream_t of the device; NULL: its default stream. On HOST the step
+ * is done when the call returns. `non_finite_block`: on the device, gets the number of the first block of 16384
+ * elements with a value that is not finite now, or all ones. Errors: those of penstock_tile_step();
+ * PENSTOCK_UNSUPPORTED, for another optimizer; those of the device. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_device_adam_step(
     penstock_device_adam* adam, void* cuda_stream, const penstock_tile* tile,
     const penstock_hyperparameters* hyperparameters, uint64_t step, float gradient_factor,

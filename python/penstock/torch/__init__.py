@@ -3,6 +3,7 @@
 from .activations import offload_activations
 from .adamw import AdamW
 from .park import Parked, park
-from .shard import Sharded, shard
+from .shard import shard
+from .sharded import Sharded
 
 __all__ = ["AdamW", "Parked", "Sharded", "offload_activations", "park", "shard"]

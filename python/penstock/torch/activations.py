@@ -39,6 +39,9 @@ class offload_activations(torch.autograd.graph.saved_tensors_hooks):
     def __init__(self, store: Store, min_bytes: int = 1 << 20) -> None:
         if not isinstance(store, Store):
             refuse("penstock.torch.offload_activations", "it is no store", "store", wanted="a penstock.Store", got=repr(store))
+        if not isinstance(min_bytes, int) or isinstance(min_bytes, bool) or min_bytes < 0:
+            refuse("penstock.torch.offload_activations", "it is no number of bytes", "min_bytes", wanted="an integer, 0 or more",
+                   got=repr(min_bytes))
         self._store = store
         self._min_bytes = min_bytes
         self._alive: weakref.WeakValueDictionary[int, _Activation] = weakref.WeakValueDictionary()

@@ -32,6 +32,11 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() or (tensor.dim() in formats and tensor.is_contiguous(memory_format=formats[tensor.dim()]))
 
 
+def is_in_memory(tensor: torch.Tensor) -> bool:
+    """Whether its elements have memory: those of a sharded or a parked module have one for all."""
+    return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()
+
+
 def flat_of(tensor: torch.Tensor) -> torch.Tensor:
     """The elements of a dense tensor, in the order of memory."""
     return tensor.view(-1) if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,))
@@ -54,6 +59,9 @@ def format_of(parameter: torch.Tensor, given: str | dict[torch.dtype, str], name
         refuse("its type is not supported", name, wanted="float32, bfloat16 or float16", got=str(parameter.dtype))
     if parameter.device.type == "meta":
         refuse("it has no memory", name, got="a tensor on the device meta", advice="make its values first")
+    if not is_in_memory(local_of(parameter)):
+        refuse("its values are elsewhere", name, wanted="a parameter in memory", got="one of a sharded or a parked module",
+               advice="model.step() of the sharded module updates it; unpark() a parked one")
     if not is_dense(local_of(parameter)):
         refuse("its memory is not contiguous", name, got=f"strides {local_of(parameter).stride()}",
                advice="p.data = p.data.contiguous()")

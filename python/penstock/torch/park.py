@@ -10,8 +10,11 @@ import torch
 from .. import Store, errors
 from ..array_bytes import ArrayType
 from ..errors import FailedState, Unsupported
+from .offloaded_states import is_in_memory
+from .sharding_hooks import Parameters
 
 _refuse = functools.partial(errors.refuse, "penstock.torch.park")
+_parked: set[int] = set()  # ids of tensors, which a Parked keeps
 
 
 @dataclasses.dataclass
@@ -32,11 +35,13 @@ class _Memory:
             value = torch.nan if tensor.is_floating_point() or tensor.is_complex() else 0
             self.absent.append(tensor.detach().new_full((), value).expand(tensor.shape))
             tensor.data = self.absent[-1]
+            _parked.add(id(tensor))
         self.storage = None
 
     def give_to_tensors(self, storage: torch.UntypedStorage) -> None:
         for tensor, view in zip(self.tensors, self.views):
             tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage, *view)
+            _parked.discard(id(tensor))
 
 
 class Parked:
@@ -99,6 +104,9 @@ def park(module: torch.nn.Module, store: Store, prefix: str = "") -> Parked:
     if not isinstance(module, torch.nn.Module) or not isinstance(store, Store):
         _refuse("it is something else", "module and store", wanted="a torch.nn.Module and a penstock.Store",
                 got=f"{type(module).__name__}, {type(store).__name__}")
+    if any(isinstance(one._parameters, Parameters) for one in module.modules()):
+        _refuse("it is sharded", "module", wanted="a plain module", advice="its parameters are where its configuration says",
+                kind=Unsupported)
     memories: dict[int, _Memory] = {}
     seen = set()
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
@@ -107,6 +115,8 @@ def park(module: torch.nn.Module, store: Store, prefix: str = "") -> Parked:
                     got=f"{type(tensor).__name__}, {tensor.layout}, on {tensor.device}", kind=Unsupported)
         if tensor.device.type == "cpu" and tensor.is_shared():
             _refuse("other processes share its memory", name, advice="p.data = p.data.clone()", kind=Unsupported)
+        if id(tensor) in _parked or not is_in_memory(tensor):
+            _refuse("it is parked already", name, advice="unpark() it first", kind=FailedState)
         storage = tensor.untyped_storage()
         if storage.nbytes() == 0 or tensor in seen:
             continue

@@ -2,335 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import json
 import os
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from .._core import Config, Engine, ProcessGroup
-from ..errors import FailedState, Unsupported
-from . import trainer_state
-from .failed_backward import free_what_it_left
-from .gathering import Gathering
-from .offloaded_states import dtype_names
-from .shard_arguments import check, check_ranks, convert, dtype_of, layout_of, refuse
-from .sharding_hooks import Hook, Parameters
-from .units import Part, Unit, divide
-
-
-class Sharded(torch.nn.Module):
-    """A module whose parameters, gradients and optimizer states are sharded and kept where the configuration says; see
-    shard(). One thread uses it."""
-
-    def __init__(self, module: torch.nn.Module, config: Config, group: ProcessGroup | None, whole: Sequence[type],
-                 weight_decay_of: Callable[[str, torch.nn.Parameter], float | None] | None) -> None:
-        super().__init__()
-        effective = json.loads(config.json)
-        self.rank, self.ranks = (group.rank, group.ranks) if group is not None else (0, 1)
-        self.gradient_accumulation_steps = int(effective["gradient_accumulation_steps"])
-        self.micro_batch_size = int(effective["train_micro_batch_size_per_gpu"])  # of each rank
-        self.dtype = dtype_of(effective)  # of parameters and floating-point buffers
-        self.config = config
-        self.learning_rate: float | None = None
-        """Of the steps from the next one on; None: what the configuration says."""
-        self.last_step: dict = {}
-        """What the last step() has found: "updated", "gradient_norm", "learning_rate", and so on."""
-        self._micro_batches = 0  # of this step, whose backward has ended
-        self._is_in_step = self._is_in_backward = self._has_failed = self._is_closed = False
-        self._in_gathered = 0
-        self._graph_task = -1  # of the backward; reentrant checkpoints have others
-        self._calls: list[tuple[torch.nn.Module, list[Unit]]] = []  # modules in their forward, the innermost last
-        self._units_of: dict[torch.nn.Module, list[Unit]] = {}  # that are gathered for its forward
-        self._unit_of: dict[torch.nn.Parameter, Unit] = {}
-        check(module, whole)
-        parts = divide(module, whole)
-        self._engine = Engine(config, layout_of(parts, weight_decay_of), group)
-        self._gathering = Gathering(self._engine)
-        self.resumed: tuple | None = None
-        """The step and the trainer's object of the commit from which a durable run goes on; None for a new run."""
-        resumed = self._engine.resume() if effective.get("penstock", {}).get("durable_directory") else None
-        if resumed is None:
-            check_ranks(module, group)
-            values = [[parameter.detach().contiguous() for _, parameter in part.parameters] for part in parts]
-            self._engine.initialize([[(one.data_ptr(), one.numel(), dtype_names[one.dtype]) for one in unit]
-                                     for unit in values])
-            del values
-        convert(module, self.dtype)
-        self.module = module
-        self._units = [Unit(number, part.name, part.parameters, part.is_frozen) for number, part in enumerate(parts)]
-        self._hook(parts)
-        if resumed is not None:
-            self.resumed = self._take(resumed)
-
-    def forward(self, *args, **kwargs):
-        """That of the module. With gradients it begins a step, or the next micro-batch of it."""
-        self._check_whole("forward()")
-        for parameter, unit in self._unit_of.items():
-            if parameter.requires_grad == unit.is_frozen:
-                refuse("requires_grad was changed after shard()", unit.name_of(parameter), wanted=str(not unit.is_frozen),
-                        got=str(parameter.requires_grad), advice="shard the module again")
-        if torch.is_grad_enabled() and not self._is_in_step and not self._is_in_backward:
-            self._engine.begin_step(self.gradient_accumulation_steps, self.learning_rate)
-            self._is_in_step = True
-        depth = len(self._calls)
-        try:
-            with self._gathering.saving():
-                return self.module(*args, **kwargs)
-        except BaseException:  # PyTorch calls no hooks for KeyboardInterrupt
-            while len(self._calls) > depth:
-                self._leave()
-            raise
-
-    def backward(self, loss: torch.Tensor) -> None:
-        """The backward of one micro-batch. The loss is divided by their number, and multiplied by the loss scale."""
-        self._check_whole("backward()")
-        if not self._is_in_step:
-            refuse("there was no forward since the last step", "backward()", kind=FailedState)
-        if self._micro_batches == self.gradient_accumulation_steps:
-            refuse("all micro-batches of this step have had their backward", "backward()",
-                    wanted=f"{self.gradient_accumulation_steps} a step", advice="call step()", kind=FailedState)
-        scaled = loss * (self._engine.report()["loss_scale"] / self.gradient_accumulation_steps)
-        if not scaled.requires_grad:
-            refuse("it has no gradient", "the loss", wanted="one that the module has computed")
-        scaled.register_hook(lambda _: setattr(self, "_graph_task", torch._C._current_graph_task_id()))
-        self._is_in_backward = True
-        try:
-            with self._gathering.saving():  # for what checkpoints compute again
-                scaled.backward()
-            for unit in reversed(self._units):  # in one order on all ranks
-                if not unit.is_frozen and not unit.is_reduced:
-                    unit.reduce(self._engine)
-                unit.end_micro_batch()
-                self._gathering.release_if_unused(unit)
-        except BaseException:
-            self._has_failed = True
-            free_what_it_left()
-            raise
-        finally:
-            self._is_in_backward = False
-        self._micro_batches += 1
-
-    def step(self) -> bool:
-        """Updates the parameters after the last micro-batch of a step; does nothing after the others. The update runs
-        beside the next forward. Returns whether it has updated: not for gradients that are not finite, see last_step."""
-        self._check_whole("step()")
-        if self._micro_batches == 0:
-            refuse("there was no backward since the last step", "step()", kind=FailedState)
-        self._check_not_gathered("step()")
-        if self._micro_batches < self.gradient_accumulation_steps:
-            return False
-        self.last_step = self._engine.step()
-        self._gathering.note_update()
-        self._micro_batches, self._is_in_step = 0, False
-        return self.last_step["updated"]
-
-    def abandon_step(self, cause: str = "the trainer has abandoned it") -> None:
-        """Gives up the step in progress, after an exception in forward or backward. All ranks call it."""
-        self._check_open("abandon_step()")
-        self._check_not_gathered("abandon_step()")
-        while self._calls:
-            self._leave()
-        for unit in self._units:
-            unit.end_micro_batch()
-            self._gathering.release_if_unused(unit)
-        self._micro_batches = 0
-        self._is_in_step = self._has_failed = False
-        self._gathering.note_update()  # no backward of earlier forwards
-        self._engine.abandon_step(cause)
-
-    def state_dict(self, *args, **kwargs):
-        """Refused: the parameters are elsewhere. `with model.gathered() as module: module.state_dict()`."""
-        refuse("its parameters have no values outside of the forward", "state_dict()",
-                advice="with model.gathered() as module: module.state_dict(); or save_checkpoint()", kind=Unsupported)
-
-    def load_state_dict(self, *args, **kwargs):
-        """Refused: what is in the parameters is lost when they leave. Load before shard(), or load_checkpoint()."""
-        refuse("its parameters are elsewhere", "load_state_dict()", advice="load the state before shard(); or load_checkpoint()",
-                kind=Unsupported)
-
-    def _apply(self, *args, **kwargs):
-        refuse("its parameters stay on the CPU, in the type of the configuration", "to(), half() and the like",
-                advice="change the module before shard(), or the configuration", kind=Unsupported)
-
-    def __reduce_ex__(self, protocol):
-        raise TypeError("penstock.torch.Sharded cannot be copied or pickled: copy its module within gathered()")
-
-    @contextlib.contextmanager
-    def gathered(self) -> Iterator[torch.nn.Module]:
-        """The module with all of its parameters in memory, to be read: for its state_dict(), or generate()."""
-        self._check_open("gathered()")
-        self._engine.finish_update()
-        self._in_gathered += 1
-        try:
-            for unit in self._units:
-                unit.users += 1
-            for unit in self._units:
-                self._gathering.gather(unit)
-            yield self.module
-        finally:
-            self._in_gathered -= 1
-            for unit in self._units:
-                unit.users -= 1
-            for unit in self._units:
-                self._gathering.release_if_unused(unit)
-
-    @property
-    def completed_steps(self) -> int:
-        return self.report()["completed_steps"]
-
-    def report(self) -> dict:
-        """Steps that were completed and skipped, the loss scale, and the bytes of the plan in each tier."""
-        self._check_open("report()")
-        return self._engine.report()
-
-    @property
-    def notes(self) -> list[str]:
-        """Features that are not available, and keys that have no effect, with reasons."""
-        self._check_open("notes")
-        return self.config.notes + self._engine.notes
-
-    def digest(self) -> str:
-        """Of the masters of all ranks, which does not depend on their number."""
-        self._check_open("digest()")
-        return self._engine.digest()
-
-    def commit(self, client=None) -> None:
-        """Makes the run durable as of the last step, with an object of the trainer (tensors, numbers, text, and lists and
-        dictionaries of them), and the module's buffers. Needs penstock.durable_directory of the configuration: shard() goes on from the last commit that is there.
-        See docs/checkpoints.md."""
-        self._check_open("commit()")
-        self._engine.commit(trainer_state.to_bytes(self.module, client))
-
-    def save_checkpoint(self, directory: str | os.PathLike, client=None, keep: int = 0) -> str:
-        """Commits, and copies the commit to a new subdirectory, whose path it returns. keep: how many checkpoints of this
-        run stay there; 0: all."""
-        self._check_open("save_checkpoint()")
-        return self._engine.save_checkpoint(os.fspath(directory), trainer_state.to_bytes(self.module, client), keep)
-
-    def load_checkpoint(self, directory: str | os.PathLike):
-        """Sets all values to those of a checkpoint. Returns (step, client)."""
-        self._check_open("load_checkpoint()")
-        self._check_not_gathered("load_checkpoint()")
-        return self._take(self._engine.load_checkpoint(os.fspath(directory)))
-
-    def close(self) -> None:
-        """Frees the memory and the space on the drives. The module's parameters have no values then."""
-        for unit in self._units:
-            unit.users = 0
-            self._gathering.release_if_unused(unit)
-        for module in self.module.modules():
-            module._parameters = dict(module._parameters)
-        self._engine.close()
-        self._optimizer_hook()
-        self._is_closed = True
-
-    # --- Hooks
-
-    def _hook(self, parts: list[Part]) -> None:
-        for unit, part in zip(self._units, parts):
-            for user in part.users:
-                self._units_of.setdefault(user, []).append(unit)
-            for index, (_, parameter) in enumerate(unit.parameters):
-                self._unit_of[parameter] = unit
-                if not unit.is_frozen:
-                    parameter.register_post_accumulate_grad_hook(
-                        Hook(self, "_take_gradient", unit.number, index))
-        for one in self.module.modules():
-            if next(one.parameters(), None) is not None:
-                one._parameters = Parameters(one._parameters, Hook(self, "_note_access"))
-                one.register_forward_pre_hook(Hook(self, "_before_forward"), prepend=True)
-                one.register_forward_hook(Hook(self, "_after_forward"), always_call=True)
-                one.register_state_dict_pre_hook(Hook(self, "_before_state_dict"))
-        of_all_optimizers = register_optimizer_step_pre_hook(Hook(self, "_before_optimizer"))
-        self._optimizer_hook = weakref.finalize(self, of_all_optimizers.remove)
-
-    def _before_forward(self, module: torch.nn.Module, args) -> None:
-        self._check_open("forward()")
-        units = list(self._units_of.get(module, ()))
-        self._calls.append((module, units))
-        for unit in units:
-            unit.users += 1
-        for unit in units:
-            self._gathering.gather(unit)
-
-    def _after_forward(self, module: torch.nn.Module, args, output) -> None:
-        if self._calls and self._calls[-1][0] is module:  # else a hook before ours has failed
-            self._leave()
-
-    def _leave(self) -> None:
-        _, units = self._calls.pop()
-        for unit in units:
-            unit.users -= 1
-        for unit in units:
-            self._gathering.release_if_unused(unit)
-
-    def _note_access(self, parameter: torch.nn.Parameter) -> None:
-        """A forward uses a parameter of another module, as that of torch.nn.MultiheadAttention does: from now on its unit
-        is gathered for this module too."""
-        unit = self._unit_of.get(parameter)
-        if unit is None or unit.users > 0 or not self._calls:
-            return
-        module, units = self._calls[-1]
-        self._units_of.setdefault(module, []).append(unit)
-        units.append(unit)
-        unit.users += 1
-        self._gathering.gather(unit)
-
-    def _before_state_dict(self, module: torch.nn.Module, *_) -> None:
-        if any(not self._unit_of[one].is_gathered for one in module.parameters(recurse=False) if one in self._unit_of):
-            self.state_dict()
-
-    def _before_optimizer(self, optimizer: torch.optim.Optimizer, *_) -> None:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter in self._unit_of:
-                    unit = self._unit_of[parameter]
-                    refuse("the sharded module updates it, by the optimizer of its configuration", unit.name_of(parameter),
-                            wanted="no optimizer of it", got=f"a step of {type(optimizer).__name__}", advice="call "
-                            "model.step() alone; model.learning_rate is its learning rate", kind=FailedState)
-
-    def _take_gradient(self, number: int, index: int, parameter: torch.nn.Parameter) -> None:
-        unit = self._units[number]
-        name = unit.parameters[index][0]
-        gradient, parameter.grad = parameter.grad, None
-        if not self._is_in_backward:
-            refuse("it is not by the sharded module", "the backward", wanted="model.backward(loss)", got="loss.backward()",
-                    kind=FailedState)
-        if gradient.layout != torch.strided:
-            refuse("its gradient is sparse", name, advice="make the layer with sparse=False", kind=Unsupported)
-        if unit.is_reduced:
-            refuse("it has gradients of a reentrant checkpoint and of another use", name,
-                    advice="torch.utils.checkpoint.checkpoint(…, use_reentrant=False)", kind=Unsupported)
-        unit.add_gradient(index, gradient)
-        # A graph brings one gradient of each parameter; each reentrant checkpoint is a graph of its own.
-        unit.is_late = unit.is_late or torch._C._current_graph_task_id() != self._graph_task
-        if not unit.is_late and all(one is not None for one in unit.gradients):
-            unit.reduce(self._engine)
-
-    def _check_not_gathered(self, what: str) -> None:
-        if self._in_gathered > 0:
-            refuse("the parameters are in use", what, advice="call it after the block of gathered()", kind=FailedState)
-
-    def _check_open(self, what: str) -> None:
-        if self._is_closed:
-            refuse("the sharded module was closed", what, advice="make the module again, and shard it", kind=FailedState)
-
-    def _check_whole(self, what: str) -> None:
-        self._check_open(what)
-        if self._has_failed:
-            refuse("a backward has failed", what, advice="call abandon_step(), on all ranks", kind=FailedState)
-
-    def _take(self, resumed: dict) -> tuple:
-        """Goes on as of a commit. Returns its step and the trainer's object."""
-        for unit in self._units:
-            unit.end_micro_batch()
-        self._gathering.note_update()
-        return resumed["step"], trainer_state.from_bytes(self.module, resumed["client"])
+from .._core import Config, ProcessGroup
+from .shard_arguments import text_of
+from .sharded import Sharded
 
 
 def shard(module: torch.nn.Module, config: str | os.PathLike | dict, *, whole: Sequence[type] = (),
@@ -346,23 +26,20 @@ def shard(module: torch.nn.Module, config: str | os.PathLike | dict, *, whole: S
 
     config: the ds_config.json of DeepSpeed, a path or a dictionary; it has the optimizer too. The ranks are those of the
     launcher (torchrun, mpirun, srun; docs/processes.md), each with its own batches; without one there is one rank. All
-    ranks begin with the same values. Floating-point parameters and buffers get the type of the configuration.
+    ranks begin with the same values. Parameters (float32, bfloat16, float16) and all floating-point buffers get the type of
+    the configuration.
 
     whole: classes of modules whose parameters are gathered as one unit, such as the block of a transformer; of other
     modules those that each has itself. weight_decay_of(name, parameter): its weight decay, or None for that of the
-    configuration.
+    configuration. Both are the same on all ranks, and so is the order in which a step uses modules: whole=(MixtureOfExperts,)
+    where it depends on the data.
 
     Frozen parameters, tied ones, buffers, activation checkpointing and modules that are used several times work as in
     PyTorch. Outside of its module's forward and of the backward a parameter's values are NaN, but for Sharded.gathered().
 
     Raises InvalidConfig; InvalidArgument and Unsupported, naming the parameter, before anything changes; BudgetTooSmall
     and NoSpace, with the required size."""
-    if isinstance(config, dict):
-        text, name = json.dumps(config), "the dictionary"
-    else:
-        name = os.fspath(config)
-        with open(name, encoding="utf-8") as file:
-            text = file.read()
+    text, name = text_of(config)
     group = _process_group().split(0) if _has_launcher() else None  # a group has one engine
     ranks = group.ranks if group is not None else 1
     return Sharded(module, Config(text, name, ranks), group, whole, weight_decay_of)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+import json
+import math
+import numbers
+import os
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from .. import errors
 from .._core import Layout, ProcessGroup
-from ..errors import Unsupported
-from .offloaded_states import dtype_names
+from ..errors import InvalidConfig, Unsupported
+from .offloaded_states import dtype_names, is_in_memory
 from .sharding_hooks import Parameters
 from .units import Part
 
@@ -30,20 +34,59 @@ def check(module: torch.nn.Module, whole: Sequence[type]) -> None:
         refuse("it is no module", "module", wanted="a torch.nn.Module", got=type(module).__name__)
     if isinstance(whole, type) or not all(isinstance(one, type) for one in whole):
         refuse("it has something else than classes", "whole", wanted="a sequence of classes", got=repr(whole))
+    for kind in whole:
+        if not any(isinstance(one, kind) for one in module.modules()):
+            refuse("the module has none of this class", "whole", wanted="classes of its modules", got=kind.__qualname__)
     if any(isinstance(one._parameters, Parameters) for one in module.modules()):
         refuse("it is sharded already", "module", advice="close() the sharded one, and make the module again")
     if not any(parameter.requires_grad for parameter in module.parameters()):
         refuse("it has no parameter that is trained", "module", wanted="a parameter with requires_grad")
     for name, parameter in module.named_parameters():
+        if torch.nn.parameter.is_lazy(parameter):
+            refuse("it has no shape yet", name, advice="call the module once before")
         if parameter.dtype not in dtype_names:
             refuse("its type is not supported", name, wanted="float32, bfloat16 or float16", got=str(parameter.dtype))
         if parameter.device.type != "cpu" or parameter.layout != torch.strided or hasattr(parameter, "to_local"):
             refuse("it is no dense tensor in host memory", name, got=f"{parameter.layout}, on {parameter.device}",
                     advice="shard the module before it is moved to a device", kind=Unsupported)
+        if not is_in_memory(parameter):
+            refuse("its values are elsewhere", name, wanted="a parameter in memory", got="one of a module that was sharded, or is "
+                   "parked", advice="make the module again, or unpark() it")
         if parameter.numel() == 0:
             refuse("it has no elements", name, kind=Unsupported)
         if parameter.grad is not None:
             refuse("it has a gradient already", name, advice="call zero_grad() before")
+
+
+def is_finite(given) -> bool:
+    """A number, 0 or more."""
+    return isinstance(given, numbers.Real) and not isinstance(given, bool) and 0 <= given < math.inf
+
+
+def text_of(config: str | os.PathLike | dict) -> tuple[str, str]:
+    """Of the configuration, and its name in messages."""
+    if not isinstance(config, (str, os.PathLike, dict)):
+        refuse("it is no configuration", "config", wanted="a path or a dictionary", got=type(config).__name__)
+    if not isinstance(config, dict):
+        with open(config, encoding="utf-8") as file:
+            return file.read(), os.fspath(config)
+    try:
+        return json.dumps(config), "the dictionary"
+    except (TypeError, ValueError) as error:
+        key, value = next(_not_json(config, ""), ("config", config))
+        refuse("it has a value that JSON has not", key, wanted="numbers, text, lists and dictionaries",
+               got=f"{type(value).__name__}: {error}", kind=InvalidConfig)
+
+
+def _not_json(value, key: str) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from _not_json(one, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, (list, tuple)):
+        for index, one in enumerate(value):
+            yield from _not_json(one, f"{key}[{index}]")
+    elif not isinstance(value, (str, int, float, type(None))):
+        yield key, value
 
 
 def convert(module: torch.nn.Module, dtype: torch.dtype) -> None:
@@ -77,6 +120,9 @@ def layout_of(parts: list[Part], weight_decay_of: Callable[[str, torch.nn.Parame
         unit = layout.add_unit((part.name or "root") + ("+frozen" if part.is_frozen else ""))
         for name, parameter in part.parameters:
             decay = None if part.is_frozen or weight_decay_of is None else weight_decay_of(name, parameter)
+            if decay is not None and not is_finite(decay):
+                refuse("weight_decay_of has returned no weight decay", name, wanted="a finite number, 0 or more, or None",
+                       got=repr(decay))
             key = (part.is_frozen, decay)
             if key not in groups:
                 is_default = key == (False, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 
 import torch
 
@@ -13,12 +14,12 @@ from .shard_arguments import refuse
 def to_bytes(module: torch.nn.Module, client) -> bytes:
     """Raises InvalidArgument for an object that could not be loaded again."""
     file = io.BytesIO()
-    torch.save({"client": client, "buffers": _saved_buffers(module)}, file)
     try:
+        torch.save({"client": client, "buffers": _saved_buffers(module)}, file)
         torch.load(io.BytesIO(file.getvalue()), weights_only=True)
-    except pickle.UnpicklingError as error:
+    except (pickle.PickleError, AttributeError, TypeError) as error:
         refuse("it cannot be loaded again", "client", wanted="tensors, numbers, text, and lists and dictionaries of them",
-                got=str(error).splitlines()[0])
+                got=re.sub(r"\x1b\[[0-9;]*m", "", str(error)).splitlines()[0])
     return file.getvalue()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .._core import Engine
+from .._core import Engine, _sample_checksum
 from ..errors import FailedState, refuse
 from .offloaded_states import dtype_names
 
@@ -32,6 +32,7 @@ class Unit:
         self.is_late = False  # its gradient is complete at the end of the backward only
         self.values: list[torch.Tensor] = []  # while it is gathered
         self._versions: list[int] = []
+        self._samples: list[int] = []  # checksums
         self._shapes = [parameter.shape for _, parameter in parameters]
         self._absent = [parameter.new_full((), torch.nan).expand(parameter.shape) for _, parameter in parameters]
         self._set([*self._absent])
@@ -48,13 +49,15 @@ class Unit:
         self._set(values)
         self.values = values
         self._versions = [parameter._version for _, parameter in self.parameters]
+        self._samples = self._sample()
 
     def release(self) -> None:
         """Raises FailedState where the values were changed: they would be lost."""
         if not self.is_gathered:
             return
-        changed = [name for (name, parameter), version in zip(self.parameters, self._versions)
-                   if parameter._version != version]
+        changed = [name for (name, parameter), version, before, now
+                   in zip(self.parameters, self._versions, self._samples, self._sample())
+                   if parameter._version != version or before != now]
         self.values = []
         self._set(self._absent)
         if changed:
@@ -80,6 +83,10 @@ class Unit:
         engine.reduce(self.number, [(one.data_ptr(), one.numel(), dtype_names[one.dtype]) for one in gradients])
         self.gradients = [None] * len(self.parameters)
         self.is_reduced = True
+
+    def _sample(self) -> list[int]:
+        """What is written through p.data PyTorch does not count."""
+        return [_sample_checksum(one.data_ptr(), one.numel() * one.element_size()) for one in self.values]
 
     def _set(self, values: list[torch.Tensor]) -> None:
         for (_, parameter), one in zip(self.parameters, values):

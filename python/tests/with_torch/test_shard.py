@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import threading
 import weakref
 
 import pytest
@@ -506,11 +507,105 @@ def test_what_would_be_without_effect_is_refused():
             act(model)
     with pytest.raises(penstock.InvalidArgument, match="sharded already"):
         penstock.torch.shard(module, config_of())
-    for whole in (torch.nn.Linear, "Linear", [3]):
+    for whole in (torch.nn.Linear, "Linear", [3], [torch.nn.Conv2d], [int]):
         with pytest.raises(penstock.InvalidArgument, match="whole"):
             penstock.torch.shard(make_model(), config_of(), whole=whole)
+    for act in (copy.deepcopy, pickle.dumps, torch.optim.swa_utils.AveragedModel):
+        with pytest.raises(penstock.FailedState, match=r"(?s)no values outside of the forward.*gathered\(\)"):
+            act(module)
+    with pytest.raises(penstock.InvalidArgument, match="a sharded or a parked"):
+        penstock.torch.AdamW(model.parameters())
+    model.close()
+    with pytest.raises(penstock.InvalidArgument, match="embedding.weight.*was sharded"):
+        penstock.torch.shard(module, config_of())
     with pytest.raises(penstock.InvalidArgument, match="no module"):
         penstock.torch.shard(3, config_of())
+
+
+def test_an_average_of_weights_is_made_of_gathered_ones():
+    model, plain = penstock.torch.shard(make_model(), config_of()), make_model()
+    with model.gathered() as module:
+        average = torch.optim.swa_utils.AveragedModel(module)
+    expected = torch.optim.swa_utils.AveragedModel(plain)
+    for step in range(3):
+        train(model, [step])
+        with model.gathered() as module:
+            average.update_parameters(module)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.01)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss_of(plain, batch_of(step)).backward()
+        optimizer.step()
+        expected.update_parameters(plain)
+    for one, other in zip(average.parameters(), expected.parameters()):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("change", [
+    lambda module: setattr(module.blocks[0].up, "weight", torch.nn.Parameter(torch.ones(64, 32))),
+    lambda module: module.blocks.append(Block(32)),
+    lambda module: module.blocks.__setitem__(0, Block(32)),
+    lambda module: module.blocks.__delitem__(0)])
+def test_other_parameters_after_shard_are_refused(change):
+    module = make_model()
+    model = penstock.torch.shard(module, config_of())
+    train(model, range(1))
+    change(module)
+    with pytest.raises(penstock.FailedState, match="(came into|taken out of) the module.*: blocks"):
+        model(batch_of(1)[0])
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_changes_through_data_are_refused(large):
+    class Clamped(torch.nn.Linear):
+        def forward(self, x):
+            self.weight.data.clamp_(-0.01, 0.01)
+            return super().forward(x)
+    width = 400 if large else 8
+    model = penstock.torch.shard(torch.nn.Sequential(Clamped(width, width)), config_of())
+    with pytest.raises(penstock.FailedState, match="changed in place.*0.weight"):
+        model(torch.ones(1, width))
+
+
+@pytest.mark.parametrize("given", ["a", -1.0, float("nan"), True, torch.ones(2)])
+def test_a_learning_rate_is_checked_where_it_is_given(given):
+    model = penstock.torch.shard(make_model(), config_of())
+    with pytest.raises(penstock.InvalidArgument, match="learning_rate"):
+        model.learning_rate = given
+    model.learning_rate = 1
+    train(model, range(1))
+    assert model.last_step["learning_rate"] == 1.0
+
+
+def test_a_loss_that_is_not_of_the_module_is_refused():
+    model, other = penstock.torch.shard(make_model(), config_of()), torch.nn.Linear(16, 1)
+    loss_of(model, batch_of(0))
+    for loss in (None, 3.0):
+        with pytest.raises(penstock.InvalidArgument, match="it is no tensor: the loss"):
+            model.backward(loss)
+    with pytest.raises(penstock.FailedState, match="none of the parameters a gradient"):
+        model.backward(other(torch.ones(16)).sum())
+    model.abandon_step()
+    train(model, range(1))
+
+
+def test_calls_of_two_threads_are_refused():
+    model = penstock.torch.shard(make_model(), config_of())
+    inside, leave = threading.Event(), threading.Event()
+
+    def wait(*_):
+        inside.set()
+        leave.wait()
+    hook = model.module.blocks[1].register_forward_hook(wait)
+    thread = threading.Thread(target=lambda: model(batch_of(0)[0]))
+    thread.start()
+    inside.wait()
+    with pytest.raises(penstock.FailedState, match=r"another thread is in a call of it: forward\(\)"):
+        model(batch_of(0)[0])
+    leave.set()
+    thread.join()
+    hook.remove()
+    train(model, range(1))
 
 
 def test_it_is_freed_with_its_last_reference():
@@ -522,7 +617,9 @@ def test_it_is_freed_with_its_last_reference():
     del model
     gc.collect()
     assert alive() is None and engine() is None
-    assert module(batch_of(0)[0]).isnan().all()  # without its values
+    for use in (lambda: module(batch_of(0)[0]), lambda: copy.deepcopy(module)):
+        with pytest.raises(penstock.FailedState, match="what shard.. has returned is gone"):
+            use()
 
 
 def test_gradients_of_inputs_are_those_of_pytorch():
@@ -552,8 +649,12 @@ def test_a_copy_is_a_plain_module():
 def test_an_object_that_cannot_be_loaded_is_not_committed(directory):
     model = penstock.torch.shard(make_model(), durable(directory))
     train(model, range(1))
-    with pytest.raises(penstock.InvalidArgument, match="client"):
-        model.commit({"model": make_model()})
+    for client in ({"model": make_model()}, lambda: 0, {"x": object()}):
+        with pytest.raises(penstock.InvalidArgument, match="client") as refused:
+            model.commit(client)
+        assert "\x1b" not in str(refused.value)
+    with pytest.raises(penstock.InvalidArgument, match="keep"):
+        model.save_checkpoint(directory / "checkpoints", keep=-1)
     model.commit({"loss": 0.5})
     model.close()
 
@@ -564,17 +665,20 @@ def test_an_object_that_cannot_be_loaded_is_not_committed(directory):
     (lambda model: model.to("meta"), penstock.Unsupported, "scale.*meta"),
     (lambda model: setattr(model, "empty", torch.nn.Parameter(torch.empty(0, 3))), penstock.Unsupported, "empty"),
     (lambda model: setattr(model.scale, "grad", torch.ones(())), penstock.InvalidArgument, "scale"),
+    (lambda model: setattr(model, "lazy", torch.nn.LazyLinear(3)), penstock.InvalidArgument, "lazy.weight"),
 ])
 def test_modules_that_cannot_be_sharded_are_refused(change, kind, text):
     model = make_model()
     change(model)
-    before = {name: one.clone() for name, one in model.named_parameters() if one.device.type == "cpu"}
+    before = {name: one.clone() for name, one in model.named_parameters()
+              if one.device.type == "cpu" and not torch.nn.parameter.is_lazy(one)}
     with pytest.raises(kind, match=text):
         penstock.torch.shard(model, config_of())
     assert all(torch.equal(one, before[name]) for name, one in model.named_parameters() if name in before)
 
 
 @pytest.mark.parametrize("config, kind, text", [
+    ({"optimizer": {"type": "AdamW", "params": {"lr": torch.tensor(0.1)}}}, penstock.InvalidConfig, "optimizer.params.lr.*Tensor"),
     ({"optimizer": {"type": "Adamm"}}, penstock.InvalidConfig, "optimizer"),
     ({"bf16": {"enabled": True}, "fp16": {"enabled": True}}, penstock.InvalidConfig, "16"),
     ({"penstock": {"host_budget": "4KB"}}, penstock.Error, "budget"),
@@ -586,6 +690,11 @@ def test_configurations_are_checked_before_anything_changes(config, kind, text):
         penstock.torch.shard(model, {**config_of(), **config})
     with pytest.raises(FileNotFoundError):
         penstock.torch.shard(model, "/no/such/file.json")
+    with pytest.raises(penstock.InvalidArgument, match="config.*NoneType"):
+        penstock.torch.shard(model, None)
+    for given in ("a", -1.0):
+        with pytest.raises(penstock.InvalidArgument, match="weight decay: scale"):
+            penstock.torch.shard(model, config_of(), weight_decay_of=lambda name, parameter: given)  # noqa: B023
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), before.parameters()))
 
 

@@ -1,5 +1,6 @@
 """penstock.Store with tensors of PyTorch; penstock.torch.park and offload_activations."""
 
+import copy
 import gc
 import subprocess
 import sys
@@ -205,6 +206,38 @@ def test_a_full_drive_ends_the_forward(directory):
     with penstock.Store(4 * mib, [penstock.Path(directory, 4 * mib)]) as store:
         with pytest.raises(penstock.NoSpace):
             run_step(model, penstock.torch.offload_activations(store, min_bytes=1 << 18))
+
+
+def test_parking_twice_is_refused(store):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+    before = copy.deepcopy(model.state_dict())
+    with penstock.torch.park(model, store, "a"):
+        with pytest.raises(penstock.FailedState, match="parked already"):
+            penstock.torch.park(model, store, "b")
+        scalar = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(()))])
+        with penstock.torch.park(scalar, store, "c"), pytest.raises(penstock.FailedState, match="parked already: 0"):
+            penstock.torch.park(scalar, store, "d")
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    with penstock.torch.park(model, store):
+        pass
+    assert len(store) == 0
+
+
+def test_a_sharded_module_is_not_parked(store):
+    module = torch.nn.Linear(8, 8)
+    model = penstock.torch.shard(module, {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3},
+                                          "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}})
+    for one in (module, model):
+        with pytest.raises(penstock.Unsupported, match="it is sharded"):
+            penstock.torch.park(one, store)
+    with model.gathered(), pytest.raises(penstock.Unsupported, match="it is sharded"):
+        penstock.torch.park(module, store)
+
+
+@pytest.mark.parametrize("given", ["a", -1, True, 1.5])
+def test_bytes_of_activations_are_checked(store, given):
+    with pytest.raises(penstock.InvalidArgument, match="min_bytes"):
+        penstock.torch.offload_activations(store, given)
 
 
 def test_a_program_ends_well_whose_backward_has_failed():
