@@ -101,12 +101,14 @@ penstock_error* penstock_engine_initialize(penstock_engine* engine, penstock_fil
   const char* const function = __func__;
   return c::call(function, {{"engine", engine}, {"fill", reinterpret_cast<const void*>(fill)}}, [&] {
     // Unlike Engine::initialize(), it takes an error of the function. Moments stay 0.
-    return engine->engine().restore(0, [&](zero::ParameterId parameter, cpu_adam::StateKind kind,
-                                           std::uint64_t first, std::span<float> values) -> Result<void> {
-      if (kind != cpu_adam::StateKind::master) return ok();
-      return outcome_of(function, "fill",
-                        fill(user, parameter.unit, parameter.index, first, values.size(), values.data()));
-    });
+    return engine->engine().restore(
+        0,
+        [&](zero::ParameterId parameter, cpu_adam::StateKind kind, std::uint64_t first,
+            std::span<float> values) -> Result<void> {
+          if (kind != cpu_adam::StateKind::master) return ok();
+          return outcome_of(function, "fill",
+                            fill(user, parameter.unit, parameter.index, first, values.size(), values.data()));
+        });
   });
 }
 

@@ -59,8 +59,8 @@ PENSTOCK_API void penstock_stream_free(penstock_stream* stream);
 
 /* Writes values [first, first + count) of a parameter into `values`, which are 0; returns 0. Another number ends the
  * call with PENSTOCK_FAILED_STATE. */
-typedef int32_t (*penstock_fill)(void* user, uint32_t unit, uint32_t parameter, uint64_t first, uint64_t count,
-                                 float* values);
+typedef int32_t (*penstock_fill)(void* user, uint32_t unit, uint32_t parameter, uint64_t first,
+                                 uint64_t count, float* values);
 /* Sets the initial values, and the step to 0. `fill` is called for this rank's shard only, piece by piece. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_engine_initialize(penstock_engine* engine,
                                                                             penstock_fill fill, void* user);

@@ -60,7 +60,8 @@ Error refused(const char* operation, std::uint64_t size, int errno_value) {
 }
 Error refused_arena(std::uint64_t size, int errno_value) {
   return refused("HostArena::create", size, errno_value)
-      .advice("set a lower host budget (penstock.host_budget), or raise the limit on address space (ulimit -v)");
+      .advice(
+          "set a lower host budget (penstock.host_budget), or raise the limit on address space (ulimit -v)");
 }
 
 }  // namespace
