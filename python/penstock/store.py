@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import numbers
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -45,11 +46,12 @@ class Store:
     """
 
     def __init__(self, budget: int, paths: Sequence[Path] = (), *, pinning: str = "none") -> None:
-        if isinstance(budget, bool) or not isinstance(budget, int) or not 0 < budget < 1 << 60:
+        if isinstance(budget, bool) or not isinstance(budget, numbers.Integral) or not 0 < budget < 1 << 60:
             refuse("Store", "it is no number of bytes", "budget", wanted="an integer, more than 0", got=repr(budget))
         if not isinstance(paths, Sequence) or not all(isinstance(path, Path) for path in paths):
             refuse("Store", "it has something else than paths", "paths", wanted="a sequence of penstock.Path", got=repr(paths),
                    advice='[penstock.Path("/nvme", capacity=64 << 30)]')
+        budget = int(budget)
         self._runtime = Runtime(budget, list(paths), pinning=pinning, lookahead=max(64 << 20, budget))
         self._budget = budget
         self._piece = max(4096, min(_piece_most, budget // 4 // 4096 * 4096))

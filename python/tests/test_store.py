@@ -83,6 +83,11 @@ def test_put_takes_the_place_of_an_array(store):
         store.get("a")
 
 
+def test_numbers_of_numpy_are_numbers():
+    with penstock.Store(np.int64(mib)) as store:
+        store.put("a", b"abc")
+
+
 def test_a_store_without_paths_is_in_memory():
     with penstock.Store(4 * mib) as store:
         store.put("a", array_of(1))

@@ -15,6 +15,7 @@ __all__ = ["aio_handle", "aio_read", "aio_write", "deepspeed_memcpy"]
 
 _block = 4096  # bytes: requests are of whole ones
 _written = Written()  # by all handles of the process
+os.register_at_fork(after_in_child=_written.__init__)
 
 
 class aio_handle:  # noqa: N801, DeepSpeed's name

@@ -13,7 +13,7 @@ import torch
 from .. import Path, Runtime, Workers, state_bytes
 from ..errors import FailedState, Unsupported
 from .arguments import check_integer, check_positive, checked_paths, hyperparameters_of, refuse
-from .device_update import DeviceUpdate, Registered, is_available
+from .device_update import DeviceUpdate, Registered, Update, is_available
 from .gradient_norm import clip_factor, gradient_norm
 from .offloaded_states import OffloadedStates, Staging, format_of, is_on_host, local_of
 from .placement import place
@@ -87,13 +87,15 @@ class AdamW(torch.optim.Optimizer):
         self._staging: Staging | None = None
         self._updates_on_device = update == "cuda"
         self._device_updates: dict[torch.device, DeviceUpdate] = {}
-        self._begun: dict[OffloadedStates, torch.Tensor] = {}  # on a device, in this step
         self._registered: list[weakref.finalize] = []  # memory of the runtimes with CUDA
         self._updates_in_backward = update_in_backward
         self._max_grad_norm = max_grad_norm
         self.grad_norm: float | None = None  # of all gradients, before they were clipped
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
                                   "maximize": maximize})
+        if self._updates_on_device:
+            for device in {p.device for group in self.param_groups for p in group["params"] if not is_on_host(p)}:
+                self._device_update(device)
 
     def add_param_group(self, param_group: dict) -> None:
         """As torch.optim.Optimizer's. Raises InvalidArgument before anything changes."""
@@ -126,23 +128,11 @@ class AdamW(torch.optim.Optimizer):
             refuse("another thread is in step()", "the optimizer", advice="call it from one thread at a time",
                    kind=FailedState)
         try:
-            factor = self._clip()
-            for group in self.param_groups:
-                *hyperparameters, sign = hyperparameters_of(group)
-                hyperparameters.append(sign * factor)
-                for parameter in group["params"]:
-                    gradient = parameter.grad
-                    if gradient is not None and parameter not in self._finished:
-                        if self._update(parameter, gradient, hyperparameters):
-                            self._finished.add(parameter)
-            self._finish_on_devices()
+            self._update_all()
             self._finished.clear()
             self._updated.clear()
             for runtime in self._runtimes:
                 runtime.end_round()
-        except BaseException:
-            self._abandon_on_devices()
-            raise
         finally:
             self._lock.release()
         return loss
@@ -212,7 +202,7 @@ class AdamW(torch.optim.Optimizer):
         """Frees the memory and the space on disk of the states. step() raises FailedState then, and a backward updates
         nothing."""
         self._is_closed = True
-        self._abandon_on_devices()
+        self._device_updates.clear()
         for unregister in self._registered:
             unregister()
         for runtime in self._runtimes:
@@ -226,8 +216,26 @@ class AdamW(torch.optim.Optimizer):
         self.grad_norm = gradient_norm((g for g in gradients if g.layout == torch.strided), self._workers)
         return clip_factor(self.grad_norm, self._max_grad_norm)
 
-    def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, hyperparameters: Sequence[float]) -> bool:
-        """Whether it has ended: an update on a device ends with _finish_on_devices()."""
+    def _update_all(self) -> None:
+        """Those that have a gradient, but for those that a step has updated before it failed."""
+        factor = self._clip()
+        on_devices: dict[torch.device, list[tuple[torch.Tensor, Update]]] = {}
+        for group in self.param_groups:
+            *hyperparameters, sign = hyperparameters_of(group)
+            hyperparameters.append(sign * factor)
+            for parameter in group["params"]:
+                gradient = parameter.grad
+                if gradient is None or parameter in self._finished:
+                    continue
+                update = self._update_of(parameter, gradient, hyperparameters)
+                if self._is_for_device(update):
+                    on_devices.setdefault(update.parameter.device, []).append((parameter, update))
+                else:
+                    self._update_on_host(parameter, update)
+        for device, updates in on_devices.items():
+            self._update_on_device(device, updates)
+
+    def _update_of(self, parameter: torch.Tensor, gradient: torch.Tensor, hyperparameters: Sequence[float]) -> Update:
         if self._is_closed:
             refuse("it was closed", "the optimizer", advice="make another one", kind=FailedState)
         states = self._states.get(parameter)
@@ -236,45 +244,47 @@ class AdamW(torch.optim.Optimizer):
             states = self._states[parameter]
         local = local_of(parameter)
         gradient = states.check(local, gradient if local is parameter else local_of(gradient))
-        if is_on_host(local):
-            non_finite = states.step(local, gradient, hyperparameters, self._workers)
-        elif self._updates_on_device:
-            self._begun[states] = parameter
-            self._device_update(local.device).step(states, local, gradient, hyperparameters)
-            return False
+        return Update(states, local, gradient, hyperparameters)
+
+    def _is_for_device(self, update: Update) -> bool:
+        return self._updates_on_device and not is_on_host(update.parameter)
+
+    def _update_on_host(self, parameter: torch.Tensor, update: Update) -> None:
+        if is_on_host(update.parameter):
+            non_finite = update.states.step(update.parameter, update.gradient, update.hyperparameters, self._workers)
         else:
             if self._staging is None:
-                self._staging = Staging(self._tile_elements, local.device)
-            non_finite = self._staging.step(states, local, gradient, hyperparameters, self._workers)
-        self._note_step(parameter, states, non_finite)
-        return True
+                self._staging = Staging(self._tile_elements, update.parameter.device)
+            non_finite = self._staging.step(update.states, update.parameter, update.gradient, update.hyperparameters,
+                                            self._workers)
+        self._note_step(parameter, update.states)
+        _warn_of(update.states, non_finite)
+
+    def _update_on_device(self, device: torch.device, updates: list[tuple[torch.Tensor, Update]]) -> None:
+        try:
+            found = self._device_update(device).run([update for _, update in updates])
+        finally:
+            for parameter, update in updates:
+                states = update.states
+                if all(tile.completed == states.completed + 1 for tile in states.tiles):
+                    states.completed += 1
+                    states.remember(update.parameter)
+                    self._note_step(parameter, states)
+        for (_, update), non_finite in zip(updates, found):
+            _warn_of(update.states, non_finite)
 
     def _device_update(self, device: torch.device) -> DeviceUpdate:
         if device not in self._device_updates:
-            self._device_updates[device] = DeviceUpdate(device, state_bytes("fp32", self._tile_elements), self._workers)
+            self._device_updates[device] = DeviceUpdate(device, self._workers)
         return self._device_updates[device]
 
-    def _finish_on_devices(self) -> None:
-        for update in self._device_updates.values():
-            for states, non_finite in update.finish():
-                parameter = self._begun.pop(states)
-                states.remember(local_of(parameter))
-                self._note_step(parameter, states, non_finite)
-
-    def _abandon_on_devices(self) -> None:
-        self._begun.clear()
-        for update in self._device_updates.values():
-            update.abandon()
-
-    def _note_step(self, parameter: torch.Tensor, states: OffloadedStates, non_finite: int | None) -> None:
+    def _note_step(self, parameter: torch.Tensor, states: OffloadedStates) -> None:
+        self._finished.add(parameter)
         state = self.state[parameter]
         if state:
             state["step"].fill_(states.completed)
         else:
             state["step"] = torch.tensor(float(states.completed))
-        if non_finite is not None:
-            warnings.warn(f"{states.name} has values that are not finite after step {states.completed}: near element "
-                          f"{non_finite}", RuntimeWarning, stacklevel=4)
 
     def _make_states(self) -> None:
         """States of all parameters that have none, in a runtime of their own."""
@@ -287,9 +297,12 @@ class AdamW(torch.optim.Optimizer):
         formats = {p: format_of(p, self._state_format, self._text_of(p)) for p in missing}
         # The budget is that of the states of the first step.
         placed = place([[state_bytes(formats[p], elements) for elements in tiles[p]] for p in missing],
-                       None if self._runtimes else self._budget, self._paths,
-                       DeviceUpdate.tiles + 1 if self._updates_on_device else 2)
+                       None if self._runtimes else self._budget, self._paths)
         runtime = Runtime(placed.budget, placed.paths, lookahead=placed.lookahead)
+        devices = [local_of(p).device for p in missing if not is_on_host(local_of(p))]
+        if self._updates_on_device and devices:
+            self._registered.append(weakref.finalize(self, Registered(runtime, devices[0]).end))
+            self._registered[-1].atexit = False  # CUDA ends by itself
         made = {}
         for p, in_memory in zip(missing, placed.in_memory):
             made[p] = OffloadedStates(runtime, self._text_of(p), local_of(p), formats[p], tiles[p], self._elements,
@@ -297,9 +310,6 @@ class AdamW(torch.optim.Optimizer):
             self._elements += local_of(p).numel()
         self._runtimes.append(runtime)
         self._states.update(made)
-        if self._updates_on_device:
-            self._registered.append(weakref.finalize(self, Registered(runtime).end))
-            self._registered[-1].atexit = False  # CUDA ends by itself
 
     def _text_of(self, parameter: torch.Tensor) -> str:
         for number, group in enumerate(self.param_groups):
@@ -322,9 +332,24 @@ def _update_and_free(optimizer: AdamW | None, parameter: torch.Tensor, group: in
         refuse("gradients are averaged between ranks after the backward has updated their parameters",
                "update_in_backward", wanted="one process, or FSDP2", advice="leave it out; DDP needs the whole gradient",
                kind=Unsupported)
-    optimizer._updated.add(parameter)
-    optimizer._update(parameter, parameter.grad, hyperparameters_of(optimizer.param_groups[group]))
-    parameter.grad = None
+    with optimizer._lock:  # PyTorch has a thread for each device
+        optimizer._updated.add(parameter)
+        update = optimizer._update_of(parameter, parameter.grad, hyperparameters_of(optimizer.param_groups[group]))
+        try:
+            if optimizer._is_for_device(update):
+                optimizer._update_on_device(update.parameter.device, [(parameter, update)])
+            else:
+                optimizer._update_on_host(parameter, update)
+        finally:
+            if parameter in optimizer._finished:
+                optimizer._finished.remove(parameter)
+                parameter.grad = None
+
+
+def _warn_of(states: OffloadedStates, non_finite: int | None) -> None:
+    if non_finite is not None:
+        warnings.warn(f"{states.name} has values that are not finite after step {states.completed}: near element "
+                      f"{non_finite}", RuntimeWarning, stacklevel=4)
 
 
 def _text_of(parameter: torch.Tensor, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 
 import torch
 
@@ -13,15 +14,10 @@ def free_what_it_left() -> None:
     PyTorch keeps them until the thread ends. If that is the main thread, it frees their hooks of saved tensors after the
     interpreter, and the process ends by SIGSEGV. A backward takes them out that is the last in the queue, which is in the
     order of sequence numbers."""
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
-        last = torch.zeros((), requires_grad=True).mul(1)
-    if hasattr(last.grad_fn, "_set_sequence_nr"):
+    with contextlib.suppress(Exception), torch.enable_grad():  # hides no error of the backward
+        last = torch.zeros((), requires_grad=True, device="cpu").neg()
         last.grad_fn._set_sequence_nr(0)
         last.backward()
-
-
-def _itself(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 atexit.register(free_what_it_left)

@@ -36,11 +36,20 @@ class Gathering:
         for index, values in enumerate(unit.values):
             self._found[values.untyped_storage().data_ptr()] = unit, index
 
-    def release_if_unused(self, unit: Unit) -> None:
-        if unit.users == 0 and unit.is_gathered:
+    def release_unused(self, *units: Unit) -> None:
+        """Raises the first error, when all are released."""
+        first = None
+        for unit in units:
+            if unit.users > 0 or not unit.is_gathered:
+                continue
             for values in unit.values:
                 del self._found[values.untyped_storage().data_ptr()]
-            unit.release()
+            try:
+                unit.release()
+            except FailedState as error:
+                first = first or error
+        if first is not None:
+            raise first
 
     def note_update(self) -> None:
         """The parameters have other values: a backward of a forward before is refused."""
@@ -83,5 +92,5 @@ class Gathering:
         values = unit.values[saved.index].as_strided(*saved.view)  # keeps the memory, whatever becomes of the unit
         unit.saved -= 1
         if unit.saved <= 0:
-            self.release_if_unused(unit)
+            self.release_unused(unit)
         return values

@@ -33,7 +33,7 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def is_in_memory(tensor: torch.Tensor) -> bool:
-    """Whether its elements have memory: those of a sharded or a parked module have one for all."""
+    """Whether each element has memory: those of a sharded or a parked module share one."""
     return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()
 
 
@@ -60,8 +60,8 @@ def format_of(parameter: torch.Tensor, given: str | dict[torch.dtype, str], name
     if parameter.device.type == "meta":
         refuse("it has no memory", name, got="a tensor on the device meta", advice="make its values first")
     if not is_in_memory(local_of(parameter)):
-        refuse("its values are elsewhere", name, wanted="a parameter in memory", got="one of a sharded or a parked module",
-               advice="model.step() of the sharded module updates it; unpark() a parked one")
+        refuse("its elements share memory", name, wanted="memory for each", got="an expanded tensor, or one of a sharded or a "
+               "parked module", advice="clone() it; model.step() of a sharded module updates its parameters; unpark() a parked one")
     if not is_dense(local_of(parameter)):
         refuse("its memory is not contiguous", name, got=f"strides {local_of(parameter).stride()}",
                advice="p.data = p.data.contiguous()")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import weakref
 
 import torch
 
 from .. import Store, errors
 from ..array_bytes import ArrayType
 from ..errors import FailedState, Unsupported
-from .offloaded_states import is_in_memory
 from .sharding_hooks import Parameters
 
 _refuse = functools.partial(errors.refuse, "penstock.torch.park")
@@ -60,6 +60,7 @@ class Parked:
             raise
         for memory in memories:
             memory.take_from_tensors()
+        weakref.finalize(self, _parked.difference_update, [id(one) for memory in memories for one in memory.tensors])
         _empty_caches({memory.device.type for memory in memories})
 
     def unpark(self) -> None:
@@ -115,7 +116,7 @@ def park(module: torch.nn.Module, store: Store, prefix: str = "") -> Parked:
                     got=f"{type(tensor).__name__}, {tensor.layout}, on {tensor.device}", kind=Unsupported)
         if tensor.device.type == "cpu" and tensor.is_shared():
             _refuse("other processes share its memory", name, advice="p.data = p.data.clone()", kind=Unsupported)
-        if id(tensor) in _parked or not is_in_memory(tensor):
+        if id(tensor) in _parked:
             _refuse("it is parked already", name, advice="unpark() it first", kind=FailedState)
         storage = tensor.untyped_storage()
         if storage.nbytes() == 0 or tensor in seen:

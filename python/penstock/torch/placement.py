@@ -26,10 +26,8 @@ class Placement:
     paths: list[Path]
 
 
-def place(parameters: Sequence[Sequence[int]], budget: int | None, paths: Sequence[str | Path],
-          least_tiles: int = 2) -> Placement:
-    """The placement of tiles with so many bytes, in the order of their use. least_tiles: that pass through memory at once:
-    those that are updated, and the next one.
+def place(parameters: Sequence[Sequence[int]], budget: int | None, paths: Sequence[str | Path]) -> Placement:
+    """The placement of tiles with so many bytes, in the order of their use.
 
     Small parameters stay in memory. Of the others as many tiles stay there as the budget holds beside the window, spread
     over the step: the drive works while they are updated. Raises BudgetTooSmall."""
@@ -39,15 +37,15 @@ def place(parameters: Sequence[Sequence[int]], budget: int | None, paths: Sequen
     large = [size for tiles, one in zip(sizes, is_small) if not one for size in tiles]
     largest = max(large, default=0)
     if budget is None:
-        budget = small + max(_budget_beside_small, 2 * least_tiles * largest)
+        budget = small + max(_budget_beside_small, 4 * largest)
     if small + sum(large) <= budget:
         return Placement(max(small + sum(large), _alignment), [[True] * len(tiles) for tiles in sizes], _window, [])
-    if small + least_tiles * largest > budget:
-        tiles = f"raise it, or lower tile_elements: {least_tiles} tiles must fit beside small parameters"
-        refuse("it is too small for the states", "budget", wanted=f"at least {small + least_tiles * largest} bytes", got=str(budget),
-               advice=tiles if paths else "raise it, or name a path for the states", kind=BudgetTooSmall)
+    if small + 2 * largest > budget:
+        two_tiles = "raise it, or lower tile_elements: two tiles must fit beside small parameters"
+        refuse("it is too small for the states", "budget", wanted=f"at least {small + 2 * largest} bytes", got=str(budget),
+               advice=two_tiles if paths else "raise it, or name a path for the states", kind=BudgetTooSmall)
 
-    window = max(_window * len(paths), 2 * least_tiles * largest)
+    window = max(_window * len(paths), 4 * largest)
     most = max(0, budget - small - window)  # bytes of large parameters that stay
     staying = passed = 0
     in_memory = []

@@ -50,8 +50,8 @@ def check(module: torch.nn.Module, whole: Sequence[type]) -> None:
             refuse("it is no dense tensor in host memory", name, got=f"{parameter.layout}, on {parameter.device}",
                     advice="shard the module before it is moved to a device", kind=Unsupported)
         if not is_in_memory(parameter):
-            refuse("its values are elsewhere", name, wanted="a parameter in memory", got="one of a module that was sharded, or is "
-                   "parked", advice="make the module again, or unpark() it")
+            refuse("its elements share memory", name, wanted="memory for each", got="an expanded tensor, or one of a module that "
+                   "was sharded, or is parked", advice="clone() it; make the module again, or unpark() it")
         if parameter.numel() == 0:
             refuse("it has no elements", name, kind=Unsupported)
         if parameter.grad is not None:
@@ -72,7 +72,9 @@ def text_of(config: str | os.PathLike | dict) -> tuple[str, str]:
             return file.read(), os.fspath(config)
     try:
         return json.dumps(config), "the dictionary"
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
+        refuse("it is no tree", "config", got=str(error), kind=InvalidConfig)
+    except TypeError as error:
         key, value = next(_not_json(config, ""), ("config", config))
         refuse("it has a value that JSON has not", key, wanted="numbers, text, lists and dictionaries",
                got=f"{type(value).__name__}: {error}", kind=InvalidConfig)

@@ -70,7 +70,9 @@ class Sharded(torch.nn.Module):
         self.resumed: tuple | None = None
         """The step and the trainer's object of the commit from which a durable run goes on; None for a new run."""
         resumed = self._engine.resume() if effective.get("penstock", {}).get("durable_directory") else None
-        if resumed is None:
+        if resumed is not None:
+            trainer_state.check(module, resumed["client"])
+        else:
             check_ranks(module, group)
             values = [[parameter.detach().contiguous() for _, parameter in part.parameters] for part in parts]
             self._engine.initialize([[(one.data_ptr(), one.numel(), dtype_names[one.dtype]) for one in unit]
@@ -141,7 +143,7 @@ class Sharded(torch.nn.Module):
                 if not unit.is_frozen and not unit.is_reduced:
                     unit.reduce(self._engine)
                 unit.end_micro_batch()
-                self._gathering.release_if_unused(unit)
+            self._gathering.release_unused(*self._units)
         except BaseException:
             self._has_failed = True
             free_what_it_left()
@@ -170,14 +172,17 @@ class Sharded(torch.nn.Module):
         self._check_open("abandon_step()")
         self._check_not_gathered("abandon_step()")
         while self._calls:
-            self._leave()
+            self._calls.pop()
         for unit in self._units:
+            unit.users = 0
             unit.end_micro_batch()
-            self._gathering.release_if_unused(unit)
         self._micro_batches = 0
         self._is_in_step = self._has_failed = False
         self._gathering.note_update()  # no backward of earlier forwards
-        self._engine.abandon_step(cause)
+        try:
+            self._gathering.release_unused(*self._units)
+        finally:
+            self._engine.abandon_step(cause)
 
     def state_dict(self, *args, **kwargs):
         """Refused: the parameters are elsewhere. `with model.gathered() as module: module.state_dict()`."""
@@ -212,8 +217,7 @@ class Sharded(torch.nn.Module):
             self._in_gathered -= 1
             for unit in self._units:
                 unit.users -= 1
-            for unit in self._units:
-                self._gathering.release_if_unused(unit)
+            self._gathering.release_unused(*self._units)
 
     @property
     def completed_steps(self) -> int:
@@ -258,7 +262,8 @@ class Sharded(torch.nn.Module):
         """Frees the memory and the space on the drives. The module's parameters have no values then."""
         for unit in self._units:
             unit.users = 0
-            self._gathering.release_if_unused(unit)
+        with contextlib.suppress(FailedState):  # changes are lost with the rest
+            self._gathering.release_unused(*self._units)
         for module in self.module.modules():
             module._parameters = dict(module._parameters)
         self._engine.close()
@@ -303,8 +308,7 @@ class Sharded(torch.nn.Module):
         _, units = self._calls.pop()
         for unit in units:
             unit.users -= 1
-        for unit in units:
-            self._gathering.release_if_unused(unit)
+        self._gathering.release_unused(*units)
 
     def _note_access(self, parameter: torch.nn.Parameter) -> None:
         """A forward uses a parameter of another module, as that of torch.nn.MultiheadAttention does: from now on its unit

@@ -19,21 +19,31 @@ def to_bytes(module: torch.nn.Module, client) -> bytes:
         torch.load(io.BytesIO(file.getvalue()), weights_only=True)
     except (pickle.PickleError, AttributeError, TypeError) as error:
         refuse("it cannot be loaded again", "client", wanted="tensors, numbers, text, and lists and dictionaries of them",
-                got=re.sub(r"\x1b\[[0-9;]*m", "", str(error)).splitlines()[0])
+                got=re.sub(r"\x1b\[[0-9;]*m", "", str(error) or type(error).__name__).splitlines()[0])
     return file.getvalue()
 
 
+def check(module: torch.nn.Module, given: bytes) -> None:
+    """Raises InvalidArgument where from_bytes() would find other buffers than the module's."""
+    saved = {name: tuple(values.shape) for name, values in _read(given)["buffers"].items()}
+    own = {name: tuple(values.shape) for name, values in _saved_buffers(module).items()}
+    for name in saved.keys() | own.keys():
+        if saved.get(name) != own.get(name):
+            refuse("the module and the commit have other buffers", name, wanted=f"shape {saved.get(name, 'none')}, of the commit",
+                   got=f"{own.get(name, 'none')}")
+
+
 def from_bytes(module: torch.nn.Module, given: bytes):
-    """Sets the buffers, and returns the trainer's object."""
-    saved = torch.load(io.BytesIO(given), weights_only=True)
-    buffers = _saved_buffers(module)
-    for name, values in saved["buffers"].items():
-        if name not in buffers or buffers[name].shape != values.shape:
-            refuse("the checkpoint has a buffer that the module has not", name, wanted="a module of the same buffers",
-                    got=str(tuple(values.shape)))
+    """Sets the buffers, and returns the trainer's object. Raises what check() raises, before."""
+    check(module, given)
+    saved, buffers = _read(given), _saved_buffers(module)
     for name, values in saved["buffers"].items():
         buffers[name].copy_(values)
     return saved["client"]
+
+
+def _read(given: bytes) -> dict:
+    return torch.load(io.BytesIO(given), weights_only=True)
 
 
 def _saved_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:

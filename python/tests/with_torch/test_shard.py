@@ -516,7 +516,7 @@ def test_what_would_be_without_effect_is_refused():
     with pytest.raises(penstock.InvalidArgument, match="a sharded or a parked"):
         penstock.torch.AdamW(model.parameters())
     model.close()
-    with pytest.raises(penstock.InvalidArgument, match="embedding.weight.*was sharded"):
+    with pytest.raises(penstock.InvalidArgument, match="(embedding|positions).weight.*was sharded"):
         penstock.torch.shard(module, config_of())
     with pytest.raises(penstock.InvalidArgument, match="no module"):
         penstock.torch.shard(3, config_of())
@@ -565,6 +565,32 @@ def test_changes_through_data_are_refused(large):
     model = penstock.torch.shard(torch.nn.Sequential(Clamped(width, width)), config_of())
     with pytest.raises(penstock.FailedState, match="changed in place.*0.weight"):
         model(torch.ones(1, width))
+
+
+def test_all_are_released_where_one_was_changed(directory):
+    module = make_model()
+    model = penstock.torch.shard(module, durable(directory))
+    train(model, range(1))
+    model.save_checkpoint(directory / "checkpoints")
+    with pytest.raises(penstock.FailedState, match="changed in place"):
+        with model.gathered(), torch.no_grad():
+            module.scale.add_(1)
+    assert not any(unit.is_gathered for unit in model._units)
+    train(model, range(1, 2))
+    model.close()
+
+
+def test_a_commit_of_other_buffers_is_refused_before_anything_changes(directory):
+    model = penstock.torch.shard(make_model(), durable(directory))
+    train(model, range(1))
+    model.commit()
+    model.close()
+    other = make_model()
+    other.register_buffer("more", torch.ones(3))
+    before = {name: one.clone() for name, one in other.state_dict().items()}
+    with pytest.raises(penstock.InvalidArgument, match="other buffers: more"):
+        penstock.torch.shard(other, durable(directory))
+    assert all(torch.equal(one, before[name]) for name, one in other.state_dict().items())
 
 
 @pytest.mark.parametrize("given", ["a", -1.0, float("nan"), True, torch.ones(2)])

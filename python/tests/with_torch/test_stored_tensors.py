@@ -223,6 +223,21 @@ def test_parking_twice_is_refused(store):
     assert len(store) == 0
 
 
+def test_modules_that_were_lost_while_they_were_parked_stop_none(store):
+    for number in range(30):
+        penstock.torch.park(torch.nn.Linear(8, 8), store, f"lost {number}.")
+        with penstock.torch.park(torch.nn.Linear(8, 8), store):
+            pass
+
+
+def test_expanded_buffers_are_parked(store):
+    module = torch.nn.Linear(8, 8)
+    module.register_buffer("mask", torch.ones(1).expand(8, 8))
+    with penstock.torch.park(module, store):
+        pass
+    assert module.mask.sum() == 64
+
+
 def test_a_sharded_module_is_not_parked(store):
     module = torch.nn.Linear(8, 8)
     model = penstock.torch.shard(module, {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3},

@@ -52,7 +52,7 @@ Result<void> EngineState::ready(const char* operation) const {
   if (!initialized_) {
     return Error(ErrorCode::failed_state, operation)
         .reason("the parameters have no values yet")
-        .advice("initialize or restore them, resume a run, or load a checkpoint, until that succeeds");
+        .advice("call initialize(), restore(), resume() or load_checkpoint() until it succeeds");
   }
   return ok();
 }
