@@ -8,6 +8,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,6 +23,11 @@ namespace {
 using Address = std::uintptr_t;
 
 const Choices devices{{"cpu", PENSTOCK_DEVICE_HOST}, {"cuda", PENSTOCK_DEVICE_CUDA}};
+
+/// Adds 1 to the float at each address.
+void count_up(const std::vector<Address>& numbers) {
+  for (const Address number : numbers) *reinterpret_cast<float*>(number) += 1;
+}
 
 /// Of a state, which a device reads and writes meanwhile.
 class StateLease {
@@ -198,6 +204,7 @@ DeviceAdam::DeviceAdam(const std::string& device, std::int32_t ordinal) {
 }
 
 void bind_tile_state(nb::module_& module) {
+  module.def("_count_up", &count_up, nb::arg("numbers"), "Adds 1 to the float32 at each address.");
   nb::class_<DeviceAdam>(module, "DeviceAdam",
                          "Updates tiles in the memory of a device: \"cuda\", or \"cpu\", for tests.")
       .def(nb::init<const std::string&, std::int32_t>(), nb::arg("device"), nb::arg("ordinal"));

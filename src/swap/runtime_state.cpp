@@ -93,10 +93,17 @@ Result<void> RuntimeState::check_unused(const char* operation, tiers::TensorId t
 }
 
 void RuntimeState::wake() noexcept {
-  if (options.idle_handler == nullptr) wake(std::unique_lock(mutex));
+  if (options.idle_handler != nullptr) return;
+  {
+    const std::lock_guard lock(mutex);
+    woken = true;
+  }
+  mover_wake.notify_one();
 }
 
 void RuntimeState::wake(std::unique_lock<std::mutex> lock) noexcept {
+  // The mover has nothing to do then, and a lease of what is in memory costs no system call.
+  if (transfers.active() == 0 && waiters.empty()) return;
   woken = true;
   lock.unlock();
   mover_wake.notify_one();

@@ -41,8 +41,10 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
     // A move that is blocked frees nothing.
     while (transfers.active() <= transfers.blocked() && residency.fail_starved_request()) residency.advance();
   }
+  /// Wakes the mover.
   void wake() noexcept;
-  /// The same for a caller that has the lock, which it releases.
+  /// The same after a change by a caller that has the lock, which it releases; unless there are neither moves nor
+  /// threads that wait.
   void wake(std::unique_lock<std::mutex> lock) noexcept;
   /// Errors: failed_state, while it is parked. With the lock held.
   [[nodiscard]] Result<void> check_not_parked(const char* operation) const;

@@ -22,6 +22,9 @@ class Waiters {
     waiter.woken.wait(lock, [&] { return waiter.held; });
   }
 
+  /// Whether no thread waits. Called with the lock held.
+  [[nodiscard]] bool empty() const { return waiting_.empty(); }
+
   /// Called with the lock held, after a change.
   void notify() {
     std::erase_if(waiting_, [](Waiter* waiter) {

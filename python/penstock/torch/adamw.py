@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from .. import Path, Runtime, Workers, state_bytes
+from .._core import _count_up
 from ..errors import FailedState, Unsupported
 from .arguments import check_integer, check_positive, checked_paths, hyperparameters_of, refuse
 from .device_update import DeviceUpdate, Registered, Update, is_available
@@ -80,7 +81,9 @@ class AdamW(torch.optim.Optimizer):
         self._runtimes: list[Runtime] = []
         self._states: dict[torch.Tensor, OffloadedStates] = {}
         self._elements = 0  # of all parameters with states
-        self._finished: set[torch.Tensor] = set()  # by a step that has failed
+        self._finished: set[OffloadedStates] = set()  # by this step, or by one that has failed
+        self._to_count: list[int] = []  # addresses of the numbers of steps of those that this call has updated
+        self._on_devices: dict[torch.device, list[tuple[torch.Tensor, Update]]] = {}  # that this call is to update
         self._updated: set[torch.Tensor] = set()  # in backward, since the last step()
         self._lock = threading.Lock()
         self._is_closed = False
@@ -128,12 +131,14 @@ class AdamW(torch.optim.Optimizer):
             refuse("another thread is in step()", "the optimizer", advice="call it from one thread at a time",
                    kind=FailedState)
         try:
+            self._check_open()
             self._update_all()
             self._finished.clear()
             self._updated.clear()
             for runtime in self._runtimes:
                 runtime.end_round()
         finally:
+            self._end_updates()
             self._lock.release()
         return loss
 
@@ -208,6 +213,10 @@ class AdamW(torch.optim.Optimizer):
         for runtime in self._runtimes:
             runtime.close()
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            refuse("it was closed", "the optimizer", advice="make another one", kind=FailedState)
+
     def _clip(self) -> float:
         """What each gradient is multiplied by in this step."""
         if self._max_grad_norm is None:
@@ -219,59 +228,56 @@ class AdamW(torch.optim.Optimizer):
     def _update_all(self) -> None:
         """Those that have a gradient, but for those that a step has updated before it failed."""
         factor = self._clip()
-        on_devices: dict[torch.device, list[tuple[torch.Tensor, Update]]] = {}
         for group in self.param_groups:
             *hyperparameters, sign = hyperparameters_of(group)
             hyperparameters.append(sign * factor)
             for parameter in group["params"]:
-                gradient = parameter.grad
-                if gradient is None or parameter in self._finished:
+                if parameter.grad is None:
                     continue
-                update = self._update_of(parameter, gradient, hyperparameters)
-                if self._is_for_device(update):
-                    on_devices.setdefault(update.parameter.device, []).append((parameter, update))
-                else:
-                    self._update_on_host(parameter, update)
-        for device, updates in on_devices.items():
-            self._update_on_device(device, updates)
+                states = self._states.get(parameter) or self._new_states_of(parameter)
+                if states not in self._finished:
+                    self._update(parameter, states, hyperparameters)
+        self._update_on_devices()
 
-    def _update_of(self, parameter: torch.Tensor, gradient: torch.Tensor, hyperparameters: Sequence[float]) -> Update:
-        if self._is_closed:
-            refuse("it was closed", "the optimizer", advice="make another one", kind=FailedState)
-        states = self._states.get(parameter)
-        if states is None:
-            self._make_states()
-            states = self._states[parameter]
-        local = local_of(parameter)
-        gradient = states.check(local, gradient if local is parameter else local_of(gradient))
-        return Update(states, local, gradient, hyperparameters)
+    def _new_states_of(self, parameter: torch.Tensor) -> OffloadedStates:
+        self._make_states()
+        return self._states[parameter]
 
-    def _is_for_device(self, update: Update) -> bool:
-        return self._updates_on_device and not is_on_host(update.parameter)
-
-    def _update_on_host(self, parameter: torch.Tensor, update: Update) -> None:
-        if is_on_host(update.parameter):
-            non_finite = update.states.step(update.parameter, update.gradient, update.hyperparameters, self._workers)
+    def _update(self, parameter: torch.Tensor, states: OffloadedStates, hyperparameters: Sequence[float]) -> None:
+        """On the host. On a device _update_on_devices() does it."""
+        gradient = parameter.grad
+        local = parameter
+        if states.is_distributed:
+            local, gradient = local_of(parameter), local_of(gradient)
+        gradient = states.check(local, gradient)
+        if is_on_host(local):
+            non_finite = states.step(local, gradient, hyperparameters, self._workers)
+        elif self._updates_on_device:
+            update = Update(states, local, gradient, hyperparameters)
+            self._on_devices.setdefault(local.device, []).append((parameter, update))
+            return
         else:
             if self._staging is None:
-                self._staging = Staging(self._tile_elements, update.parameter.device)
-            non_finite = self._staging.step(update.states, update.parameter, update.gradient, update.hyperparameters,
-                                            self._workers)
-        self._note_step(parameter, update.states)
-        _warn_of(update.states, non_finite)
+                self._staging = Staging(self._tile_elements, local.device)
+            non_finite = self._staging.step(states, local, gradient, hyperparameters, self._workers)
+        self._note_step(parameter, states)
+        if non_finite is not None:
+            _warn_of(states, non_finite)
 
-    def _update_on_device(self, device: torch.device, updates: list[tuple[torch.Tensor, Update]]) -> None:
-        try:
-            found = self._device_update(device).run([update for _, update in updates])
-        finally:
-            for parameter, update in updates:
-                states = update.states
-                if all(tile.completed == states.completed + 1 for tile in states.tiles):
-                    states.completed += 1
-                    states.remember(update.parameter)
-                    self._note_step(parameter, states)
-        for (_, update), non_finite in zip(updates, found):
-            _warn_of(update.states, non_finite)
+    def _update_on_devices(self) -> None:
+        for device, updates in self._on_devices.items():
+            try:
+                found = self._device_update(device).run([update for _, update in updates])
+            finally:
+                for parameter, update in updates:
+                    states = update.states
+                    if all(tile.completed == states.completed + 1 for tile in states.tiles):
+                        states.completed += 1
+                        states.remember(update.parameter)
+                        self._note_step(parameter, states)
+            for (_, update), non_finite in zip(updates, found):
+                if non_finite is not None:
+                    _warn_of(update.states, non_finite)
 
     def _device_update(self, device: torch.device) -> DeviceUpdate:
         if device not in self._device_updates:
@@ -279,12 +285,16 @@ class AdamW(torch.optim.Optimizer):
         return self._device_updates[device]
 
     def _note_step(self, parameter: torch.Tensor, states: OffloadedStates) -> None:
-        self._finished.add(parameter)
-        state = self.state[parameter]
-        if state:
-            state["step"].fill_(states.completed)
-        else:
-            state["step"] = torch.tensor(float(states.completed))
+        self._finished.add(states)
+        count = states.count_in(self.state[parameter])
+        if count is not None:
+            self._to_count.append(count)
+
+    def _end_updates(self) -> None:
+        """Of this call, whether it has failed or not."""
+        _count_up(self._to_count)
+        self._to_count.clear()
+        self._on_devices.clear()
 
     def _make_states(self) -> None:
         """States of all parameters that have none, in a runtime of their own."""
@@ -307,6 +317,7 @@ class AdamW(torch.optim.Optimizer):
         for p, in_memory in zip(missing, placed.in_memory):
             made[p] = OffloadedStates(runtime, self._text_of(p), local_of(p), formats[p], tiles[p], self._elements,
                                       in_memory, self._paths)
+            made[p].is_distributed = local_of(p) is not p
             self._elements += local_of(p).numel()
         self._runtimes.append(runtime)
         self._states.update(made)
@@ -334,15 +345,14 @@ def _update_and_free(optimizer: AdamW | None, parameter: torch.Tensor, group: in
                kind=Unsupported)
     with optimizer._lock:  # PyTorch has a thread for each device
         optimizer._updated.add(parameter)
-        update = optimizer._update_of(parameter, parameter.grad, hyperparameters_of(optimizer.param_groups[group]))
+        states = optimizer._states.get(parameter) or optimizer._new_states_of(parameter)
         try:
-            if optimizer._is_for_device(update):
-                optimizer._update_on_device(update.parameter.device, [(parameter, update)])
-            else:
-                optimizer._update_on_host(parameter, update)
+            optimizer._update(parameter, states, hyperparameters_of(optimizer.param_groups[group]))
+            optimizer._update_on_devices()
         finally:
-            if parameter in optimizer._finished:
-                optimizer._finished.remove(parameter)
+            optimizer._end_updates()
+            if states in optimizer._finished:
+                optimizer._finished.remove(states)
                 parameter.grad = None
 
 

@@ -23,7 +23,7 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_on_host(tensor: torch.Tensor) -> bool:
-    return tensor.device.type == "cpu"
+    return tensor.is_cpu
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
@@ -89,6 +89,9 @@ class OffloadedStates:
         self.paths = [] if all(in_memory) else paths
         self._shape, self._dtype, self._is_contiguous = parameter.shape, parameter.dtype, parameter.is_contiguous()
         self._seen = None  # of the parameter after the last update
+        self.is_distributed = False  # the parameter is a DTensor, of which this is a shard
+        self._count = torch.zeros(())
+        self._count_address = self._count.data_ptr()
         self.has_master = format not in ("moments", "moments_bf16") and parameter.dtype != torch.float32
         """Whether the states have more of the master than the parameter."""
         self.tiles = []
@@ -117,8 +120,8 @@ class OffloadedStates:
     def check(self, parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
         """The gradient, contiguous and of a type that an update takes. Raises InvalidArgument."""
         if gradient.shape == self._shape == parameter.shape and gradient.dtype is self._dtype is parameter.dtype \
-                and self._is_contiguous and parameter.is_contiguous() and gradient.layout is torch.strided \
-                and gradient.is_contiguous() and gradient.device == parameter.device:
+                and gradient.layout is torch.strided and gradient.is_contiguous() and self._is_contiguous \
+                and parameter.is_contiguous():
             return gradient  # what nearly all are
         self.check_parameter(parameter)
         if not is_dense(parameter):
@@ -174,6 +177,14 @@ class OffloadedStates:
             tile.restore(on_host.data_ptr(), master.data_ptr(), moments[0].data_ptr(), moments[1].data_ptr(),
                          tile.completed, workers)
         self.remember(parameter)
+
+    def count_in(self, state: dict) -> int | None:
+        """The address of the number of steps in Optimizer.state, which is still that before the step; None: it was made."""
+        if state.get("step") is self._count:
+            return self._count_address
+        self._count = state["step"] = torch.tensor(float(self.completed))
+        self._count_address = self._count.data_ptr()
+        return None
 
     def reset(self) -> None:
         """Makes them as they were before the first step."""
