@@ -309,16 +309,16 @@ class AdamW(torch.optim.Optimizer):
         placed = place([[state_bytes(formats[p], elements) for elements in tiles[p]] for p in missing],
                        None if self._runtimes else self._budget, self._paths)
         runtime = Runtime(placed.budget, placed.paths, lookahead=placed.lookahead)
-        devices = [local_of(p).device for p in missing if not is_on_host(local_of(p))]
-        if self._updates_on_device and devices:
-            self._registered.append(weakref.finalize(self, Registered(runtime, devices[0]).end))
-            self._registered[-1].atexit = False  # CUDA ends by itself
         made = {}
         for p, in_memory in zip(missing, placed.in_memory):
             made[p] = OffloadedStates(runtime, self._text_of(p), local_of(p), formats[p], tiles[p], self._elements,
                                       in_memory, self._paths)
             made[p].is_distributed = local_of(p) is not p
             self._elements += local_of(p).numel()
+        devices = [local_of(p).device for p in missing if not is_on_host(local_of(p))]
+        if self._updates_on_device and devices:
+            self._registered.append(weakref.finalize(self, Registered(runtime, devices[0]).end))
+            self._registered[-1].atexit = False  # CUDA ends by itself
         self._runtimes.append(runtime)
         self._states.update(made)
 
@@ -356,10 +356,9 @@ def _update_and_free(optimizer: AdamW | None, parameter: torch.Tensor, group: in
                 parameter.grad = None
 
 
-def _warn_of(states: OffloadedStates, non_finite: int | None) -> None:
-    if non_finite is not None:
-        warnings.warn(f"{states.name} has values that are not finite after step {states.completed}: near element "
-                      f"{non_finite}", RuntimeWarning, stacklevel=4)
+def _warn_of(states: OffloadedStates, non_finite: int) -> None:
+    warnings.warn(f"{states.name} has values that are not finite after step {states.completed}: near element {non_finite}",
+                  RuntimeWarning, stacklevel=4)
 
 
 def _text_of(parameter: torch.Tensor, name: str) -> str:

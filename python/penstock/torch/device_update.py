@@ -94,7 +94,7 @@ class DeviceUpdate:
         states, gradient = update.states, update.gradient
         number = states.completed + 1
         if states.has_master:
-            states.take_over(update.parameter, self._workers)
+            self._with_room(lambda: states.take_over(update.parameter, self._workers))
         flat = flat_of(update.parameter)
         for index, (tile, part) in enumerate(states.parts):
             if tile.completed == number:
