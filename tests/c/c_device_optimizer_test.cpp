@@ -1,5 +1,6 @@
 // Adam on tiles in the memory of a device, through the C interface: the host, a GPU, or the fake CUDA runtime.
 #include "c_handles.hpp"
+#include "c_tile_values.hpp"
 
 #include <penstock/penstock.h>
 
@@ -75,23 +76,12 @@ class OnDevice {
   std::unique_ptr<void, void (*)(void*)> memory_;
 };
 
-constexpr penstock_hyperparameters hyperparameters{.size = sizeof(hyperparameters),
-                                                   .learning_rate = 0.01f,
-                                                   .beta1 = 0.8f,
-                                                   .beta2 = 0.99f,
-                                                   .epsilon = 1e-6f,
-                                                   .weight_decay = 0.1f,
-                                                   .decoupled_decay = 1,
-                                                   .bias_correction = 1};
+constexpr const penstock_hyperparameters& hyperparameters = test::tile_hyperparameters;
 
 TEST(CDeviceAdam, HasTheBitsOfAnUpdateOnTheHost) {
   constexpr std::uint64_t count = 20'000;
-  std::vector<float> initial(count);
-  std::vector<std::uint16_t> gradient(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    initial[i] = 0.001f * static_cast<float>(i % 501) - 0.2f;
-    gradient[i] = static_cast<std::uint16_t>(0x3c00 + i % 512 + (i % 2) * 0x8000);
-  }
+  const std::vector<float> initial = test::tile_masters(count);
+  const std::vector<std::uint16_t> gradient = test::tile_gradient(count);
   const auto adam = made<DeviceAdam>([](auto to) { return penstock_device_adam_create(device, 0, to); });
   for (std::int32_t format = PENSTOCK_STATE_FP32; format <= PENSTOCK_STATE_MOMENTS_BF16; ++format) {
     SCOPED_TRACE(format);

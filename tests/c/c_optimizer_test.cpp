@@ -1,5 +1,6 @@
 // One step of an optimizer through the C interface.
 #include "c_handles.hpp"
+#include "c_tile_values.hpp"
 
 #include <penstock/penstock.h>
 #include <penstock/cpu_adam/adam.hpp>
@@ -27,12 +28,8 @@ using Workers = Owned<penstock_workers, penstock_workers_free>;
 /// The same bits as the C++ function, for each format and optimizer.
 TEST(CTile, IsUpdatedAsInCpp) {
   constexpr std::uint64_t count = 40'000;
-  std::vector<float> initial(count);
-  std::vector<std::uint16_t> gradient(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    initial[i] = 0.001f * static_cast<float>(i % 501) - 0.2f;
-    gradient[i] = static_cast<std::uint16_t>(0x3c00 + i % 512 + (i % 2) * 0x8000);
-  }
+  const std::vector<float> initial = test::tile_masters(count);
+  const std::vector<std::uint16_t> gradient = test::tile_gradient(count);
   const auto workers = made<Workers>([](auto to) { return penstock_workers_create(2, to); });
   for (std::int32_t format = PENSTOCK_STATE_FP32; format <= PENSTOCK_STATE_MOMENTS_BF16; ++format) {
     SCOPED_TRACE(format);
@@ -59,16 +56,8 @@ TEST(CTile, IsUpdatedAsInCpp) {
     succeed(penstock_tile_initialize(&tile, initial.data(), PENSTOCK_FP32, nullptr));
     cpu_adam::initialize_tile(ConstHostSpan(std::span(std::as_const(initial))), DType::fp32, expected)
         .value();
-    const penstock_hyperparameters hyperparameters{.size = sizeof(hyperparameters),
-                                                   .learning_rate = 0.01f,
-                                                   .beta1 = 0.8f,
-                                                   .beta2 = 0.99f,
-                                                   .epsilon = 1e-6f,
-                                                   .weight_decay = 0.1f,
-                                                   .decoupled_decay = 1,
-                                                   .bias_correction = 1};
     for (std::uint64_t step = 1; step <= 3; ++step) {
-      succeed(penstock_tile_step(&tile, &hyperparameters, step, 0.5f, workers.get(), nullptr));
+      succeed(penstock_tile_step(&tile, &test::tile_hyperparameters, step, 0.5f, workers.get(), nullptr));
       (void)cpu_adam::adam_step(
           {.learning_rate = 0.01f, .beta1 = 0.8f, .beta2 = 0.99f, .epsilon = 1e-6f, .weight_decay = 0.1f},
           step, 0.5f, expected)
