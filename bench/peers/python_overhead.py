@@ -10,6 +10,27 @@ import time
 
 import penstock.torch
 import torch
+from penstock.torch import host_update
+
+library_seconds = 0.0
+_step_tiles = host_update._step_tiles
+
+
+def timed(*arguments):
+    global library_seconds
+    began = time.perf_counter()
+    found = _step_tiles(*arguments)
+    library_seconds += time.perf_counter() - began
+    return found
+
+
+class Nothing(torch.optim.Optimizer):
+    def __init__(self):
+        super().__init__([torch.nn.Parameter(torch.zeros(1))], {})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        pass
 
 
 def shapes_of(layers, width):
@@ -49,18 +70,29 @@ def main():
     contestants = {name: optimizer_of(kind, of, options) for name, kind, of in (
         ("ours", "ours", shapes), ("ours, of one element", "ours", tiny), ("torch fused", "torch", shapes),
         ("torch fused, of one element", "torch", tiny))}
+    contestants["nothing"] = Nothing()
     times = {name: [] for name in contestants}
+    in_library = []
+    host_update._step_tiles = timed
     for turn in range(options.rounds + 1):
         for name, optimizer in contestants.items():
+            global library_seconds
+            library_seconds = 0.0
             began = time.perf_counter()
             optimizer.step()
             if turn > 0:
                 times[name].append(time.perf_counter() - began)
+                if name == "ours, of one element":
+                    in_library.append(library_seconds)
     elements = sum(torch.Size(shape).numel() for shape in shapes)
     print(f"{elements / 1e6:.0f} M parameters in {len(shapes)} tensors, {options.threads} threads, medians of {options.rounds} rounds")
     for name in ("ours", "torch fused"):
         step, overhead = (statistics.median(times[key]) for key in (name, f"{name}, of one element"))
-        print(f"{name:<14}{1e3 * step:>8.1f} ms a step{1e6 * overhead / len(shapes):>8.1f} us a tensor{100 * overhead / step:>8.2f} % of the step")
+        text = f"{name:<14}{1e3 * step:>8.1f} ms a step{1e6 * overhead / len(shapes):>8.1f} us a tensor{100 * overhead / step:>8.2f} % of the step"
+        if name == "ours":
+            python = overhead - statistics.median(in_library) - statistics.median(times["nothing"])
+            text += f"; our Python {1e6 * python / len(shapes):.1f} us, {100 * python / step:.2f} %"
+        print(text)
 
 
 main()

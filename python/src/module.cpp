@@ -17,4 +17,5 @@ NB_MODULE(_core, module) {
   penstock::python::bind_optimizer(module);
   penstock::python::bind_runtime(module);
   penstock::python::bind_tile_state(module);
+  penstock::python::bind_tile_steps(module);
 }

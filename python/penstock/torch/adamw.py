@@ -6,7 +6,7 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -14,9 +14,10 @@ from .. import Path, Runtime, Workers, state_bytes
 from .._core import _count_up
 from ..errors import FailedState, Unsupported
 from .arguments import check_integer, check_positive, checked_paths, hyperparameters_of, refuse
-from .device_update import DeviceUpdate, Registered, Update, is_available
+from .device_update import DeviceUpdate, Registered, is_available
 from .gradient_norm import clip_factor, gradient_norm
-from .offloaded_states import OffloadedStates, Staging, format_of, is_on_host, local_of
+from .host_update import HostUpdate, StagedUpdate
+from .offloaded_states import OffloadedStates, Update, format_of, is_on_host, local_of
 from .placement import place
 from .saved_states import Saved, fill_state_dict, restore, wrap_state_dict
 
@@ -83,13 +84,12 @@ class AdamW(torch.optim.Optimizer):
         self._elements = 0  # of all parameters with states
         self._finished: set[OffloadedStates] = set()  # by this step, or by one that has failed
         self._to_count: list[int] = []  # addresses of the numbers of steps of those that this call has updated
-        self._on_devices: dict[torch.device, list[tuple[torch.Tensor, Update]]] = {}  # that this call is to update
         self._updated: set[torch.Tensor] = set()  # in backward, since the last step()
         self._lock = threading.Lock()
         self._is_closed = False
-        self._staging: Staging | None = None
         self._updates_on_device = update == "cuda"
-        self._device_updates: dict[torch.device, DeviceUpdate] = {}
+        self._host_update = HostUpdate(self._workers)
+        self._device_updates: dict[torch.device, DeviceUpdate | StagedUpdate] = {}
         self._registered: list[weakref.finalize] = []  # memory of the runtimes with CUDA
         self._updates_in_backward = update_in_backward
         self._max_grad_norm = max_grad_norm
@@ -98,7 +98,7 @@ class AdamW(torch.optim.Optimizer):
                                   "maximize": maximize})
         if self._updates_on_device:
             for device in {p.device for group in self.param_groups for p in group["params"] if not is_on_host(p)}:
-                self._device_update(device)
+                self._update_on(device)
 
     def add_param_group(self, param_group: dict) -> None:
         """As torch.optim.Optimizer's. Raises InvalidArgument before anything changes."""
@@ -228,73 +228,68 @@ class AdamW(torch.optim.Optimizer):
     def _update_all(self) -> None:
         """Those that have a gradient, but for those that a step has updated before it failed."""
         factor = self._clip()
+        updates = []
         for group in self.param_groups:
             *hyperparameters, sign = hyperparameters_of(group)
             hyperparameters.append(sign * factor)
             for parameter in group["params"]:
-                if parameter.grad is None:
+                gradient = parameter.grad
+                if gradient is None:
                     continue
                 states = self._states.get(parameter) or self._new_states_of(parameter)
-                if states not in self._finished:
-                    self._update(parameter, states, hyperparameters)
-        self._update_on_devices()
+                if self._finished and states in self._finished:
+                    continue
+                update = _update_of(parameter, gradient, states, hyperparameters)
+                updates.append((parameter, update))
+                if update.gradient is not gradient and not states.is_distributed:  # one copy at a time
+                    self._run(updates)
+                    updates = []
+        self._run(updates)
 
     def _new_states_of(self, parameter: torch.Tensor) -> OffloadedStates:
         self._make_states()
         return self._states[parameter]
 
-    def _update(self, parameter: torch.Tensor, states: OffloadedStates, hyperparameters: Sequence[float]) -> None:
-        """On the host. On a device _update_on_devices() does it."""
-        gradient = parameter.grad
-        local = parameter
-        if states.is_distributed:
-            local, gradient = local_of(parameter), local_of(gradient)
-        gradient = states.check(local, gradient)
-        if is_on_host(local):
-            non_finite = states.step(local, gradient, hyperparameters, self._workers)
-        elif self._updates_on_device:
-            update = Update(states, local, gradient, hyperparameters)
-            self._on_devices.setdefault(local.device, []).append((parameter, update))
-            return
-        else:
-            if self._staging is None:
-                self._staging = Staging(self._tile_elements, local.device)
-            non_finite = self._staging.step(states, local, gradient, hyperparameters, self._workers)
-        self._note_step(parameter, states)
-        if non_finite is not None:
-            _warn_of(states, non_finite)
-
-    def _update_on_devices(self) -> None:
-        for device, updates in self._on_devices.items():
+    def _run(self, updates: Sequence[tuple[torch.Tensor, Update]]) -> None:
+        """Of parameters, with their states."""
+        by_device: dict[torch.device | None, list[tuple[torch.Tensor, Update]]] = {}
+        for one in updates:
+            local = one[1].parameter
+            by_device.setdefault(None if is_on_host(local) else local.device, []).append(one)
+        for device, those in by_device.items():
             try:
-                found = self._device_update(device).run([update for _, update in updates])
-            finally:
-                for parameter, update in updates:
-                    states = update.states
-                    if all(tile.completed == states.completed + 1 for tile in states.tiles):
-                        states.completed += 1
-                        states.remember(update.parameter)
-                        self._note_step(parameter, states)
-            for (_, update), non_finite in zip(updates, found):
-                if non_finite is not None:
-                    _warn_of(update.states, non_finite)
+                found = self._update_on(device).run([update for _, update in those])
+            except BaseException:
+                self._note(one for one in those if all(tile.completed == one[1].states.completed + 1 for tile in one[1].states.tiles))
+                raise
+            self._note(those)
+            for update, non_finite in found:
+                _warn_of(update.states, non_finite)
 
-    def _device_update(self, device: torch.device) -> DeviceUpdate:
+    def _update_on(self, device: torch.device | None) -> HostUpdate | DeviceUpdate | StagedUpdate:
+        """What updates parameters of the device; None: of the host."""
+        if device is None:
+            return self._host_update
         if device not in self._device_updates:
-            self._device_updates[device] = DeviceUpdate(device, self._workers)
+            self._device_updates[device] = DeviceUpdate(device, self._workers) if self._updates_on_device else \
+                StagedUpdate(device, self._tile_elements, self._workers)
         return self._device_updates[device]
 
-    def _note_step(self, parameter: torch.Tensor, states: OffloadedStates) -> None:
-        self._finished.add(states)
-        count = states.count_in(self.state[parameter])
-        if count is not None:
-            self._to_count.append(count)
+    def _note(self, finished: Iterable[tuple[torch.Tensor, Update]]) -> None:
+        for parameter, update in finished:
+            states = update.states
+            states.completed += 1
+            if states.has_master:
+                states.remember(update.parameter)
+            self._finished.add(states)
+            count = states.count_in(self.state[parameter])
+            if count is not None:
+                self._to_count.append(count)
 
     def _end_updates(self) -> None:
         """Of this call, whether it has failed or not."""
         _count_up(self._to_count)
         self._to_count.clear()
-        self._on_devices.clear()
 
     def _make_states(self) -> None:
         """States of all parameters that have none, in a runtime of their own."""
@@ -347,13 +342,20 @@ def _update_and_free(optimizer: AdamW | None, parameter: torch.Tensor, group: in
         optimizer._updated.add(parameter)
         states = optimizer._states.get(parameter) or optimizer._new_states_of(parameter)
         try:
-            optimizer._update(parameter, states, hyperparameters_of(optimizer.param_groups[group]))
-            optimizer._update_on_devices()
+            update = _update_of(parameter, parameter.grad, states, hyperparameters_of(optimizer.param_groups[group]))
+            optimizer._run([(parameter, update)])
         finally:
             optimizer._end_updates()
             if states in optimizer._finished:
                 optimizer._finished.remove(states)
                 parameter.grad = None
+
+
+def _update_of(parameter: torch.Tensor, gradient: torch.Tensor, states: OffloadedStates,
+               hyperparameters: Sequence[float]) -> Update:
+    if states.is_distributed:
+        parameter, gradient = local_of(parameter), local_of(gradient)
+    return Update(states, parameter, states.check(parameter, gradient), hyperparameters)
 
 
 def _warn_of(states: OffloadedStates, non_finite: int) -> None:

@@ -53,26 +53,20 @@ def check_positive(name: str, given: float | None) -> None:
 
 def hyperparameters_of(group: dict) -> tuple[float, float, float, float, float, float]:
     """Learning rate, betas, epsilon, decay, and the factor of gradients."""
-    values = {}
-    for name, wanted, is_good in (("lr", "a finite number, 0 or more", lambda value: 0 <= value < math.inf),
-                                  ("eps", "a finite number, 0 or more", lambda value: 0 <= value < math.inf),
-                                  ("weight_decay", "a finite number, 0 or more", lambda value: 0 <= value < math.inf),
-                                  ("beta1", "in [0, 1)", lambda value: 0 <= value < 1),
-                                  ("beta2", "in [0, 1)", lambda value: 0 <= value < 1)):
-        given = group.get(name) if not name.startswith("beta") else _beta_of(group, int(name[-1]) - 1)
-        is_number = isinstance(given, (numbers.Real, torch.Tensor)) and not isinstance(given, bool)
-        if not is_number or not is_good(float(given)):
-            refuse("it is out of its range", "betas" if name.startswith("beta") else name, wanted=wanted, got=repr(given))
-        values[name] = float(given)
-    if group.get("decoupled_weight_decay") is False and values["weight_decay"] > 0:
+    betas = group.get("betas")
+    beta1, beta2 = betas if isinstance(betas, (tuple, list)) and len(betas) == 2 else (None, None)
+    checked = (_number("lr", group.get("lr")), _number("betas", beta1, 1.0), _number("betas", beta2, 1.0),
+               _number("eps", group.get("eps")), _number("weight_decay", group.get("weight_decay")))
+    if group.get("decoupled_weight_decay") is False and checked[4] > 0:
         refuse("the decay of these groups is that of Adam, not of AdamW", "decoupled_weight_decay", wanted="True",
                got="False", kind=Unsupported)
     if group.get("amsgrad"):
         refuse("amsgrad is not supported", "amsgrad", wanted="False", got="True", kind=Unsupported)
-    return (values["lr"], values["beta1"], values["beta2"], values["eps"], values["weight_decay"],
-            -1.0 if group.get("maximize") else 1.0)
+    return *checked, -1.0 if group.get("maximize") else 1.0
 
 
-def _beta_of(group: dict, index: int):
-    betas = group.get("betas")
-    return betas[index] if isinstance(betas, (tuple, list)) and len(betas) == 2 else None
+def _number(name: str, given, end: float = math.inf) -> float:
+    is_number = type(given) is float or (isinstance(given, (numbers.Real, torch.Tensor)) and not isinstance(given, bool))
+    if is_number and 0 <= (value := float(given)) < end:
+        return value
+    refuse("it is out of its range", name, wanted="a finite number, 0 or more" if end == math.inf else "in [0, 1)", got=repr(given))

@@ -15,7 +15,8 @@ from .. import Runtime, Workers, state_bytes
 from .._core import DeviceAdam, StateLease, TileState
 from ..errors import BudgetTooSmall, Error
 from .arguments import refuse
-from .offloaded_states import OffloadedStates, dtype_names, flat_of, is_on_host
+from .host_update import first_of_each
+from .offloaded_states import Update, dtype_names, flat_of, is_on_host
 
 _tiles = 3  # at once: one on its way to the device, one that is updated, one on its way back
 
@@ -23,16 +24,6 @@ _tiles = 3  # at once: one on its way to the device, one that is updated, one on
 def is_available() -> bool:
     """Whether PyTorch has a device for it."""
     return cuda.is_available()
-
-
-@dataclasses.dataclass
-class Update:
-    """A parameter, its gradient, and its states, that make a step."""
-
-    states: OffloadedStates
-    parameter: torch.Tensor
-    gradient: torch.Tensor
-    hyperparameters: Sequence[float]
 
 
 @dataclasses.dataclass
@@ -63,10 +54,8 @@ class DeviceUpdate:
         self._free: list[torch.Tensor] = []
         self._moves: collections.deque[_Move] = collections.deque()
 
-    def run(self, updates: Sequence[Update]) -> list[int | None]:
-        """Makes a step of each parameter, in the order of PyTorch's current stream, and waits until the states are back.
-        Returns for each an element near one that is not finite now. A tile that has completed the step already is left
-        out: after an error the call may be repeated. TileState.completed tells which have."""
+    def run(self, updates: Sequence[Update]) -> list[tuple[Update, int]]:
+        """As HostUpdate.run(), in the order of PyTorch's current stream. It waits until the states are back."""
         flags = [torch.full((len(update.states.parts),), -1, dtype=torch.int64, device=self._device) for update in updates]
         with _current(self._device):
             try:
@@ -76,9 +65,8 @@ class DeviceUpdate:
             finally:
                 while self._moves:
                     self._finish_first()
-        found = [[part.start + 16384 * block for (_, part), block in zip(update.states.parts, flag.tolist()) if block >= 0]
-                 for update, flag in zip(updates, flags)]
-        return [min(those, default=None) for those in found]
+        return first_of_each((update, part.start + 16384 * block) for update, flag in zip(updates, flags)
+                             for (_, part), block in zip(update.states.parts, flag.tolist()) if block >= 0)
 
     def _prepare(self, updates: Sequence[Update]) -> None:
         nbytes = max((state_bytes(update.states.format, tile.elements) for update in updates for tile in update.states.tiles),

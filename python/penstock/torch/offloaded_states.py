@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 
@@ -139,27 +140,8 @@ class OffloadedStates:
             gradient = gradient.float()
         return in_order_of(parameter, gradient)
 
-    def step(self, parameter: torch.Tensor, gradient: torch.Tensor, hyperparameters: Sequence[float],
-             workers: Workers) -> int | None:
-        """Updates a parameter on the host. Returns an element near one that is not finite now."""
-        number = self.completed + 1
-        if self.has_master:
-            self.take_over(parameter, workers)
-        address, gradient_address = parameter.data_ptr(), gradient.data_ptr()
-        size, gradient_size = parameter.element_size(), gradient.element_size()
-        gradient_dtype = dtype_names[gradient.dtype]
-        non_finite = None
-        for tile, part in self.parts:
-            found = tile.step(address + part.start * size, gradient_address + part.start * gradient_size, gradient_dtype,
-                              number, *hyperparameters, workers)
-            if found is not None and non_finite is None:
-                non_finite = part.start + found
-        self.completed = number
-        self.remember(parameter)
-        return non_finite
-
     def remember(self, parameter: torch.Tensor) -> None:
-        """Notes the parameter as it is: an update writes it where PyTorch does not count."""
+        """Notes the parameter as it is: an update writes it where PyTorch does not count. For take_over()."""
         self._seen = (parameter.data_ptr(), parameter._version)
 
     def take_over(self, parameter: torch.Tensor, workers: Workers) -> None:
@@ -193,31 +175,11 @@ class OffloadedStates:
             tile.reset()
 
 
-class Staging:
-    """Host memory through which parameters and gradients of another device pass, a tile at a time."""
+@dataclasses.dataclass(slots=True)
+class Update:
+    """A parameter, its gradient, and its states, that make a step."""
 
-    def __init__(self, tile_elements: int, device: torch.device) -> None:
-        self._parameter = torch.empty(tile_elements, dtype=torch.float32, pin_memory=device.type == "cuda")
-        self._gradient = torch.empty_like(self._parameter, pin_memory=device.type == "cuda")
-
-    def step(self, states: OffloadedStates, parameter: torch.Tensor, gradient: torch.Tensor, hyperparameters: Sequence[float],
-             workers: Workers) -> int | None:
-        number = states.completed + 1
-        if states.has_master:
-            states.take_over(parameter, workers)
-        flat, flat_gradient = flat_of(parameter), flat_of(gradient)
-        gradient_dtype = dtype_names[gradient.dtype]
-        non_finite = None
-        for tile, part in states.parts:
-            on_host = self._parameter.view(flat.dtype)[:tile.elements]
-            on_host.copy_(flat[part])  # most formats have a part of the master only
-            gradient_on_host = self._gradient.view(flat_gradient.dtype)[:tile.elements]
-            gradient_on_host.copy_(flat_gradient[part])
-            found = tile.step(on_host.data_ptr(), gradient_on_host.data_ptr(), gradient_dtype, number, *hyperparameters,
-                              workers)
-            flat[part].copy_(on_host)
-            if found is not None and non_finite is None:
-                non_finite = part.start + found
-        states.completed = number
-        states.remember(parameter)
-        return non_finite
+    states: OffloadedStates
+    parameter: torch.Tensor
+    gradient: torch.Tensor
+    hyperparameters: Sequence[float]

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import penstock  # noqa: E402
 import penstock.torch  # noqa: E402
-from penstock.torch import placement  # noqa: E402
+from penstock.torch import host_update, placement  # noqa: E402
 
 elements = 5 * 16384 + 5  # of the large parameter: six tiles
 tile_elements = 16384
@@ -177,19 +177,46 @@ def test_a_changed_dtype_is_refused_until_states_are_loaded():
         torch.testing.assert_close(one.float(), other, atol=0.02, rtol=0.02)
 
 
-def test_a_half_step_is_not_saved(place):
+def fail_after(tiles):
+    """Instead of host_update._step_tiles: it fails after so many tiles."""
+    whole = host_update._step_tiles
+
+    def step(steps, workers):
+        whole(steps[:tiles], workers)
+        raise penstock.NoSpace("full")
+    return step
+
+
+@pytest.mark.parametrize("tiles", [1, 2, 4])
+def test_a_half_step_is_not_saved(place, tiles, monkeypatch):
     model = make_model()
     optimizer = penstock.torch.AdamW(model, **place)
     train(model, optimizer, range(2))
     good = optimizer.state_dict()
-    model[1].grad = torch.sparse_coo_tensor([[0], [1]], [1.0], (7, 3), check_invariants=False)
-    model[0].grad = torch.ones_like(model[0])
-    with pytest.raises(penstock.InvalidArgument):
-        optimizer.step()
+    set_gradients(model, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(host_update, "_step_tiles", fail_after(tiles))
+        with pytest.raises(penstock.NoSpace):
+            optimizer.step()
     with pytest.raises(penstock.FailedState, match="half-way"):
         optimizer.state_dict()
     optimizer.load_state_dict(good)
     assert optimizer.state_dict()["state"][0]["step"] == 2
+
+
+def test_a_gradient_that_is_refused_changes_nothing(place):
+    model = make_model()
+    optimizer = penstock.torch.AdamW(model, **place)
+    train(model, optimizer, range(2))
+    before, saved = copy.deepcopy(model), optimizer.state_dict()
+    model[0].grad = torch.ones_like(model[0])
+    model[1].grad = torch.sparse_coo_tensor([[0], [1]], [1.0], (7, 3), check_invariants=False)
+    with pytest.raises(penstock.InvalidArgument, match="sparse"):
+        optimizer.step()
+    assert_equal(model, before)
+    after = optimizer.state_dict()
+    for key, values in saved["state"].items():
+        assert_equal(after["state"][key].values(), values.values())
 
 
 def test_updates_in_backward_have_the_rates_that_were_loaded():
@@ -474,25 +501,21 @@ def test_parameters_of_another_device_pass_through_the_host(monkeypatch, place):
     assert_equal(results[1], results[0])
 
 
-def test_a_step_that_failed_is_completed(place, monkeypatch):
+@pytest.mark.parametrize("tiles", [0, 2, 4])
+def test_a_step_that_failed_is_completed(place, tiles, monkeypatch):
     straight, model = make_model(), make_model()
     train(straight, penstock.torch.AdamW(straight, **place), range(3))
     optimizer = penstock.torch.AdamW(model, **place)
     train(model, optimizer, range(2))
-    states = optimizer._states[model[0]]
-
-    class Failing:
-        def step(self, *_):
-            raise penstock.NoSpace("full")
-    whole = list(states.parts)
-    states.parts[2] = Failing(), whole[2][1]
     set_gradients(model, 2)
-    for _ in range(2):
-        with pytest.raises(penstock.NoSpace):
-            optimizer.step()
-    states.parts[:] = whole
+    with monkeypatch.context() as patch:
+        patch.setattr(host_update, "_step_tiles", fail_after(tiles))
+        for _ in range(2):
+            with pytest.raises(penstock.NoSpace):
+                optimizer.step()
     optimizer.step()
     assert_equal(model, straight)
+    assert {int(values["step"]) for values in optimizer.state_dict()["state"].values()} == {3}
 
 
 def test_values_that_are_not_finite_are_warned_of():
