@@ -69,6 +69,10 @@ class Store:
 
         Raises InvalidArgument for what has no bytes; NoSpace and BudgetTooSmall, before anything changes; errors of the
         disk, after which the array is to be put again."""
+        self._put(name, values, self._room())
+
+    def _put(self, name: str, values, room: int) -> None:
+        """An array that is larger than `room` leaves memory: it is written at once, while the next ones come."""
         if not isinstance(name, str):
             refuse("Store.put", "it is no text", "name", got=repr(name))
         self._check_open("Store.put")
@@ -77,7 +81,7 @@ class Store:
         with self._change:
             former = self._entries.get(name)
             is_in_place = former is not None and former.type.nbytes == type.nbytes
-            entry = former if is_in_place else _Entry(type, self._add_pieces(name, type.nbytes))
+            entry = former if is_in_place else _Entry(type, self._add_pieces(name, type.nbytes, leaves=type.nbytes > room))
             with entry.lock:
                 try:
                     self._write(entry, flat)
@@ -239,10 +243,13 @@ class Store:
                 self._recent.pop(name, None)
                 self._recent[name] = None
 
-    def _add_pieces(self, name: str, nbytes: int) -> list[Tensor]:
+    def _room(self) -> int:
+        """Bytes that the arrays leave of the budget; less than 0, if some are on the drives."""
+        with self._lock:
+            return self._budget - sum(entry.type.nbytes for entry in self._entries.values())
+
+    def _add_pieces(self, name: str, nbytes: int, leaves: bool) -> list[Tensor]:
         pieces = []
-        # What is going to leave memory is written at once, while the next pieces come.
-        leaves = nbytes + sum(entry.type.nbytes for entry in self._entries.values()) > self._budget
         try:
             for first in range(0, nbytes, self._piece):
                 pieces.append(self._runtime.add(name, min(self._piece, nbytes - first), in_memory=not self._is_on_disk,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import functools
 import weakref
@@ -50,9 +51,12 @@ class Parked:
     def __init__(self, store: Store, memories: list[_Memory]) -> None:
         self._store = store
         self._memories: list[_Memory] = []
+        room = store._room() - sum(memory.nbytes for memory in memories)
         try:
             for memory in memories:
-                store.put(memory.name, torch.empty(0, dtype=torch.uint8, device=memory.device).set_(memory.storage))
+                # The first ones leave memory for the last ones.
+                room += memory.nbytes
+                store._put(memory.name, torch.empty(0, dtype=torch.uint8, device=memory.device).set_(memory.storage), room)
                 self._memories.append(memory)
         except BaseException:
             for memory in self._memories:  # all tensors have their memory still
@@ -64,23 +68,27 @@ class Parked:
         _empty_caches({memory.device.type for memory in memories})
 
     def unpark(self) -> None:
-        """Gives the tensors memory and their values again, and removes them from the store. Raises what Store.get()
-        raises, FailedState for a tensor that has got other memory meanwhile, and RuntimeError where a device has no room;
-        then it can be called again."""
-        while self._memories:
-            memory = self._memories[0]
-            for tensor, absent in zip(memory.tensors, memory.absent):
-                if tensor.data_ptr() != absent.data_ptr():
-                    _refuse("a tensor of it has got other memory while it was parked", memory.name,
-                            wanted="what park() has left", got=f"shape {tuple(tensor.shape)}, strides {tensor.stride()}",
-                            advice="its values are in the store under this name", kind=FailedState)
-            flat = _new_memory(memory)
-            if len(self._memories) > 1:
-                self._store.prefetch(memory.name, self._memories[1].name)
-            self._store.get(memory.name, into=flat)
-            memory.give_to_tensors(flat.untyped_storage())
-            self._store.remove(memory.name)
-            del self._memories[0]
+        """Gives the tensors memory and their values again, and removes them from the store. Raises FailedState for a
+        tensor that has got other memory meanwhile, NoSpace, and RuntimeError where a device has no room, and changes
+        nothing then; and what Store.get() raises, after which it can be called again."""
+        for memory in self._memories:
+            self._check_absent(memory)
+        with concurrent.futures.ThreadPoolExecutor(1) as allocator:  # clearing pages takes as long as reading the drive
+            for flat in allocator.map(_new_memory, self._memories[:]):
+                memory = self._memories[0]
+                self._store.get(memory.name, into=flat)
+                memory.give_to_tensors(flat.untyped_storage())
+                self._store.remove(memory.name)
+                del self._memories[0]
+                self._store.prefetch(*(memory.name for memory in self._memories[:2]))
+
+    @staticmethod
+    def _check_absent(memory: _Memory) -> None:
+        for tensor, absent in zip(memory.tensors, memory.absent):
+            if tensor.data_ptr() != absent.data_ptr():
+                _refuse("a tensor of it has got other memory while it was parked", memory.name,
+                        wanted="what park() has left", got=f"shape {tuple(tensor.shape)}, strides {tensor.stride()}",
+                        advice="its values are in the store under this name", kind=FailedState)
 
     def __enter__(self) -> Parked:
         return self
