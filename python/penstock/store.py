@@ -72,7 +72,7 @@ class Store:
         self._put(name, values, self._room())
 
     def _put(self, name: str, values, room: int) -> None:
-        """An array that is larger than `room` leaves memory: it is written at once, while the next ones come."""
+        """Starts to write a new array to the drives at once if it is larger than `room`."""
         if not isinstance(name, str):
             refuse("Store.put", "it is no text", "name", got=repr(name))
         self._check_open("Store.put")
@@ -244,7 +244,7 @@ class Store:
                 self._recent[name] = None
 
     def _room(self) -> int:
-        """Bytes that the arrays leave of the budget; less than 0, if some are on the drives."""
+        """The budget less the bytes of all arrays, those on the drives too."""
         with self._lock:
             return self._budget - sum(entry.type.nbytes for entry in self._entries.values())
 

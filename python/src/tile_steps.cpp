@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* function = "_step_tiles";
 
-/// What the hyperparameters of a group are.
+/// The hyperparameters of a parameter group, converted once.
 struct Group {
   nb::handle given;
   penstock_hyperparameters hyperparameters;
@@ -36,7 +36,8 @@ Group group_of(nb::handle given) {
 }
 
 struct Step {
-  TileState* tile;
+  nb::tuple given;
+  TileState& tile;
   std::shared_ptr<penstock_runtime> runtime;
   TileStep step;
 };
@@ -46,65 +47,70 @@ std::vector<Step> read(const nb::list& given, std::deque<Group>& groups) {
   std::vector<Step> steps;
   steps.reserve(nb::len(given));
   for (const nb::handle one : given) {
-    const auto fields = nb::cast<nb::tuple>(one);
+    auto fields = nb::cast<nb::tuple>(one);
     const nb::handle hyperparameters = fields[5];
     if (groups.empty() || !groups.back().given.is(hyperparameters))
       groups.push_back(group_of(hyperparameters));
-    auto* const tile = nb::cast<TileState*>(fields[0]);
-    steps.push_back(
-        {tile,
-         tile->runtime(function),
-         {.parameter = nb::cast<Address>(fields[1]),
-          .gradient = nb::cast<Address>(fields[2]),
-          .gradient_dtype = number_of(nb::cast<std::string>(fields[3]), dtypes, function, "dtype"),
-          .number = nb::cast<std::uint64_t>(fields[4]),
-          .hyperparameters = &groups.back().hyperparameters,
-          .gradient_factor = groups.back().gradient_factor}});
+    auto& tile = nb::cast<TileState&>(fields[0]);
+    const TileStep step{
+        .parameter = nb::cast<Address>(fields[1]),
+        .gradient = nb::cast<Address>(fields[2]),
+        .gradient_dtype = number_of(nb::cast<std::string>(fields[3]), dtypes, function, "dtype"),
+        .number = nb::cast<std::uint64_t>(fields[4]),
+        .hyperparameters = &groups.back().hyperparameters,
+        .gradient_factor = groups.back().gradient_factor};
+    steps.push_back({std::move(fields), tile, tile.runtime(function), step});
   }
   return steps;
 }
 
-/// Signals are handled between tiles, at most so long after they came.
+/// Python's signal handlers run after the tile during which so much time has passed.
 constexpr std::chrono::milliseconds signal_interval{50};
 
-std::vector<std::pair<std::size_t, std::int64_t>> step_tiles(const nb::list& given, const Workers* workers) {
+void step_tiles(const nb::list& given, const Workers* workers, nb::list& found) {
   const auto threads = get(workers, function);
   std::deque<Group> groups;
   const std::vector<Step> steps = read(given, groups);
-  std::vector<std::pair<std::size_t, std::int64_t>> found;
   for (std::size_t i = 0; i < steps.size();) {
-    run([&] {
+    std::vector<std::pair<std::size_t, std::int64_t>> non_finite;
+    penstock_error* error = nullptr;
+    {
+      const WithoutGil released;
       const auto until = std::chrono::steady_clock::now() + signal_interval;
-      penstock_error* error = nullptr;
       do {
-        std::int64_t non_finite = -1;
-        error = steps[i].tile->step(steps[i].runtime.get(), steps[i].step, threads.get(), &non_finite);
-        if (non_finite >= 0) found.emplace_back(i, non_finite);
+        std::int64_t element = -1;
+        const Step& one = steps[i];
+        error = one.tile.step(one.runtime.get(), one.step, threads.get(), &element);
+        if (element >= 0) non_finite.emplace_back(i, element);
         ++i;
       } while (error == nullptr && i < steps.size() && std::chrono::steady_clock::now() < until);
-      return error;
-    });
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+    for (const auto& [index, element] : non_finite) {
+      const nb::tuple& fields = steps[index].given;
+      found.append(nb::make_tuple(fields[6], nb::cast<std::int64_t>(fields[7]) + element));
+    }
+    check(error);
+    if (i < steps.size() && PyErr_CheckSignals() != 0) throw nb::python_error();
   }
-  return found;
 }
 
-/// Adds 1 to the float at each address.
-void count_up(const std::vector<Address>& numbers) {
-  for (const Address number : numbers) *reinterpret_cast<float*>(number) += 1;
+/// Writes a number to each address.
+void set_counts(const std::vector<std::pair<Address, float>>& counts) {
+  for (const auto& [address, number] : counts) *reinterpret_cast<float*>(address) = number;
 }
 
 }  // namespace
 
 void bind_tile_steps(nb::module_& module) {
-  module.def("_count_up", &count_up, nb::arg("numbers"), "Adds 1 to the float32 at each address.");
-  module.def("_step_tiles", &step_tiles, nb::arg("steps"), nb::arg("workers").none(),
+  module.def("_set_counts", &set_counts, nb::arg("counts"), "Writes to each address a number, as float32.");
+  module.def("_step_tiles", &step_tiles, nb::arg("steps"), nb::arg("workers").none(), nb::arg("found"),
              R"(Makes steps of tiles in host memory, in this order.
 
-Each is a tuple: a TileState, the addresses of parameter and gradient, the gradient's type, the number of the step, and the
-hyperparameters: learning rate, beta1, beta2, epsilon, weight decay, and the factor of gradients. A tile that has completed
-the step already is left out. Returns pairs: the index of a step after which a value is not finite, and the first element
-of a block of the tile with one. The caller keeps the list as it is meanwhile.)");
+Each is a tuple: a TileState, the addresses of parameter and gradient, the gradient's type, the number of the step, the
+hyperparameters (learning rate, beta1, beta2, epsilon, weight decay, and the factor of gradients), any object, and an
+integer. A tile that has completed the step already is left out. After an error or a signal handler's exception, the tiles
+before have completed their steps. Appends to `found`, for each tile with a value that is not finite now, the object, and
+the integer plus the first element of a block with one. The caller keeps the list of steps as it is meanwhile.)");
 }
 
 }  // namespace penstock::python

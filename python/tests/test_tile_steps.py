@@ -25,7 +25,7 @@ class Parameter:
         self.tile = TileState(runtime, f"parameter {index}", count, "float32", "moments", 0, True)
 
     def step(self, number, hyperparameters=adamw):
-        return self.tile, self.values.ctypes.data, self.gradient.ctypes.data, "float32", number, hyperparameters
+        return self.tile, self.values.ctypes.data, self.gradient.ctypes.data, "float32", number, hyperparameters, self, 100
 
 
 def expected(index, steps, hyperparameters=adamw):
@@ -45,7 +45,9 @@ def test_each_tile_has_its_hyperparameters(runtime):
     other = (1e-3, 0.8, 0.99, 1e-6, 0.0, 0.5)
     for number in (1, 2):
         steps = [parameters[0].step(number), parameters[1].step(number, other), parameters[2].step(number)]
-        assert _step_tiles(steps, penstock.Workers(2)) == []
+        found = []
+        _step_tiles(steps, penstock.Workers(2), found)
+        assert not found
     for index, of_index in enumerate((adamw, other, adamw)):
         np.testing.assert_array_equal(parameters[index].values, expected(index, 2, of_index))
 
@@ -54,9 +56,9 @@ def test_a_call_that_failed_is_repeated(runtime):
     parameters = [Parameter(runtime, index) for index in range(3)]
     bad = (float("nan"), *adamw[1:])
     with pytest.raises(penstock.InvalidArgument, match="learning_rate"):
-        _step_tiles([parameters[0].step(1), parameters[1].step(1, bad), parameters[2].step(1)], None)
+        _step_tiles([parameters[0].step(1), parameters[1].step(1, bad), parameters[2].step(1)], None, [])
     assert [parameter.tile.completed for parameter in parameters] == [1, 0, 0]
-    _step_tiles([parameter.step(1) for parameter in parameters], None)
+    _step_tiles([parameter.step(1) for parameter in parameters], None, [])
     for index, parameter in enumerate(parameters):
         np.testing.assert_array_equal(parameter.values, expected(index, 1))
 
@@ -65,7 +67,14 @@ def test_values_that_are_not_finite_are_found(runtime):
     parameters = [Parameter(runtime, index) for index in range(3)]
     parameters[0].gradient[5] = np.nan
     parameters[2].gradient[16384 + 5] = np.inf
-    assert _step_tiles([parameter.step(1) for parameter in parameters], None) == [(0, 0), (2, 16384)]
+    steps = [parameter.step(1) for parameter in parameters]
+    steps[1] = parameters[1].step(1, (float("nan"), *adamw[1:]))
+    found = ["earlier"]
+    with pytest.raises(penstock.InvalidArgument):
+        _step_tiles(steps, None, found)
+    assert found == ["earlier", (parameters[0], 100)]  # not lost with the error
+    _step_tiles([parameter.step(1) for parameter in parameters], None, found)
+    assert found[2:] == [(parameters[2], 100 + 16384)]
 
 
 def test_a_signal_ends_it_between_tiles(runtime):
@@ -80,7 +89,7 @@ def test_a_signal_ends_it_between_tiles(runtime):
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.01)
         with pytest.raises(Rang):
-            _step_tiles(steps, None)
+            _step_tiles(steps, None, [])
     finally:
         signal.signal(signal.SIGALRM, before)
     assert 0 < parameter.tile.completed < 200_000
@@ -92,5 +101,5 @@ def test_a_closed_runtime_is_refused_before_any_step(runtime):
     parameters = [Parameter(runtime, 0), Parameter(other, 1)]
     other.close()
     with pytest.raises(penstock.FailedState, match="closed"):
-        _step_tiles([parameter.step(1) for parameter in parameters], None)
+        _step_tiles([parameter.step(1) for parameter in parameters], None, [])
     assert parameters[0].tile.completed == 0

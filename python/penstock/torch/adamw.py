@@ -6,12 +6,12 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from .. import Path, Runtime, Workers, state_bytes
-from .._core import _count_up
+from .._core import _set_counts
 from ..errors import FailedState, Unsupported
 from .arguments import check_integer, check_positive, checked_paths, hyperparameters_of, refuse
 from .device_update import DeviceUpdate, Registered, is_available
@@ -82,8 +82,9 @@ class AdamW(torch.optim.Optimizer):
         self._runtimes: list[Runtime] = []
         self._states: dict[torch.Tensor, OffloadedStates] = {}
         self._elements = 0  # of all parameters with states
-        self._finished: set[OffloadedStates] = set()  # by this step, or by one that has failed
-        self._to_count: list[int] = []  # addresses of the numbers of steps of those that this call has updated
+        self._numbers: dict[OffloadedStates, int] = {}  # of the step that each makes, until all have made it
+        self._counts: list[tuple[int, int]] = []  # addresses of numbers of steps, and what they are to be
+        self._non_finite: list[tuple[Update, int]] = []  # to be warned of
         self._updated: set[torch.Tensor] = set()  # in backward, since the last step()
         self._lock = threading.Lock()
         self._is_closed = False
@@ -133,7 +134,7 @@ class AdamW(torch.optim.Optimizer):
         try:
             self._check_open()
             self._update_all()
-            self._finished.clear()
+            self._numbers.clear()
             self._updated.clear()
             for runtime in self._runtimes:
                 runtime.end_round()
@@ -147,7 +148,9 @@ class AdamW(torch.optim.Optimizer):
         and of 16-bit parameters "master". Of states on disk the values are in a file without a name, in the first
         directory, which lives as long as the tensors: memory for one tile is enough, and the drive needs room for them.
         Raises NoSpace, and FailedState while a step is half done."""
-        if self._finished or any(states.are_torn for states in self._states.values()):
+        self._check_no_step()
+        if any(states.completed == number for states, number in self._numbers.items()) \
+                or any(states.are_torn for states in self._states.values()):
             refuse("a step has failed half-way", "the optimizer",
                    advice="call step() again with the same gradients, or load_state_dict()", kind=FailedState)
         hook = self.register_state_dict_post_hook(fill_state_dict, prepend=True)
@@ -159,6 +162,7 @@ class AdamW(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict) -> None:
         """Takes what state_dict() or torch.optim.AdamW's has returned. Masters that it does not have are the parameters.
         Raises InvalidArgument, before anything changes, for states of other shapes, and for amsgrad."""
+        self._check_no_step()
         hook = self.register_load_state_dict_pre_hook(wrap_state_dict)
         try:
             super().load_state_dict(state_dict)
@@ -173,7 +177,7 @@ class AdamW(torch.optim.Optimizer):
             format_of(parameter, self._state_format, self._text_of(parameter))
             values.check(parameter, self._text_of(parameter))
         super().__setstate__({**state, "state": type(state["state"])(dict)})
-        self._finished.clear()
+        self._numbers.clear()
         self._updated.clear()
         for parameter, states in list(self._states.items()):
             if not states.are_of(local_of(parameter)):
@@ -217,6 +221,10 @@ class AdamW(torch.optim.Optimizer):
         if self._is_closed:
             refuse("it was closed", "the optimizer", advice="make another one", kind=FailedState)
 
+    def _check_no_step(self) -> None:
+        if self._lock.locked():  # by another thread, or by this one, whose signal handler runs
+            refuse("a step is being made", "the optimizer", advice="save between steps", kind=FailedState)
+
     def _clip(self) -> float:
         """What each gradient is multiplied by in this step."""
         if self._max_grad_norm is None:
@@ -226,7 +234,7 @@ class AdamW(torch.optim.Optimizer):
         return clip_factor(self.grad_norm, self._max_grad_norm)
 
     def _update_all(self) -> None:
-        """Those that have a gradient, but for those that a step has updated before it failed."""
+        """Those that have a gradient, but for those that a step has updated before it failed. All are checked first."""
         factor = self._clip()
         updates = []
         for group in self.param_groups:
@@ -237,34 +245,41 @@ class AdamW(torch.optim.Optimizer):
                 if gradient is None:
                     continue
                 states = self._states.get(parameter) or self._new_states_of(parameter)
-                if self._finished and states in self._finished:
-                    continue
-                update = _update_of(parameter, gradient, states, hyperparameters)
-                updates.append((parameter, update))
-                if update.gradient is not gradient and not states.is_distributed:  # one copy at a time
-                    self._run(updates)
-                    updates = []
+                if states.completed < self._number_of(states):
+                    updates.append((parameter, self._update_of(parameter, gradient, states, hyperparameters)))
         self._run(updates)
 
     def _new_states_of(self, parameter: torch.Tensor) -> OffloadedStates:
         self._make_states()
         return self._states[parameter]
 
+    def _number_of(self, states: OffloadedStates) -> int:
+        return self._numbers.setdefault(states, states.completed + 1)
+
+    def _update_of(self, parameter: torch.Tensor, gradient: torch.Tensor, states: OffloadedStates,
+                   hyperparameters: Sequence[float]) -> Update:
+        if states.is_distributed:
+            parameter, gradient = local_of(parameter), local_of(gradient)
+        parameter = parameter.detach()
+        states.check(parameter, gradient)
+        return Update(states, self._number_of(states), parameter, gradient, hyperparameters)
+
     def _run(self, updates: Sequence[tuple[torch.Tensor, Update]]) -> None:
-        """Of parameters, with their states."""
-        by_device: dict[torch.device | None, list[tuple[torch.Tensor, Update]]] = {}
-        for one in updates:
-            local = one[1].parameter
-            by_device.setdefault(None if is_on_host(local) else local.device, []).append(one)
-        for device, those in by_device.items():
-            try:
-                found = self._update_on(device).run([update for _, update in those])
-            except BaseException:
-                self._note(one for one in those if all(tile.completed == one[1].states.completed + 1 for tile in one[1].states.tiles))
-                raise
-            self._note(those)
-            for update, non_finite in found:
-                _warn_of(update.states, non_finite)
+        """Makes the updates, those of each device in one call. Raises the first error; what is complete then is noted."""
+        by_device: dict[torch.device | None, list[Update]] = {}
+        for _, update in updates:
+            device = None if is_on_host(update.parameter) else update.parameter.device
+            by_device.setdefault(device, []).append(update)
+        try:
+            for device, those in by_device.items():
+                self._update_on(device).run(those, self._non_finite)
+        except BaseException:
+            self._note([(parameter, update) for parameter, update in updates if update.is_complete])
+            raise
+        self._note(updates)
+        self._non_finite = _first_of_each(self._non_finite)
+        while self._non_finite:
+            _warn_of(*self._non_finite.pop(0))
 
     def _update_on(self, device: torch.device | None) -> HostUpdate | DeviceUpdate | StagedUpdate:
         """What updates parameters of the device; None: of the host."""
@@ -275,21 +290,24 @@ class AdamW(torch.optim.Optimizer):
                 StagedUpdate(device, self._tile_elements, self._workers)
         return self._device_updates[device]
 
-    def _note(self, finished: Iterable[tuple[torch.Tensor, Update]]) -> None:
-        for parameter, update in finished:
+    def _note(self, complete: Sequence[tuple[torch.Tensor, Update]]) -> None:
+        """Counts steps that all tiles of a parameter have made. Raises FailedState for a parameter that has got other
+        memory meanwhile."""
+        for parameter, update in complete:
             states = update.states
-            states.completed += 1
+            states.completed = update.number
             if states.has_master:
                 states.remember(update.parameter)
-            self._finished.add(states)
-            count = states.count_in(self.state[parameter])
-            if count is not None:
-                self._to_count.append(count)
+            self._counts.append((states.count_in(self.state[parameter]), update.number))
+        for parameter, update in complete:
+            if local_of(parameter).data_ptr() != update.parameter.data_ptr():
+                refuse("it has got other memory during its update", update.states.name,
+                       advice="change parameters between steps", kind=FailedState)
 
     def _end_updates(self) -> None:
         """Of this call, whether it has failed or not."""
-        _count_up(self._to_count)
-        self._to_count.clear()
+        _set_counts(self._counts)
+        self._counts.clear()
 
     def _make_states(self) -> None:
         """States of all parameters that have none, in a runtime of their own."""
@@ -341,25 +359,27 @@ def _update_and_free(optimizer: AdamW | None, parameter: torch.Tensor, group: in
     with optimizer._lock:  # PyTorch has a thread for each device
         optimizer._updated.add(parameter)
         states = optimizer._states.get(parameter) or optimizer._new_states_of(parameter)
+        number = optimizer._number_of(states)
         try:
-            update = _update_of(parameter, parameter.grad, states, hyperparameters_of(optimizer.param_groups[group]))
+            update = optimizer._update_of(parameter, parameter.grad, states, hyperparameters_of(optimizer.param_groups[group]))
             optimizer._run([(parameter, update)])
         finally:
             optimizer._end_updates()
-            if states in optimizer._finished:
-                optimizer._finished.remove(states)
+            if states.completed == number:
+                del optimizer._numbers[states]
                 parameter.grad = None
 
 
-def _update_of(parameter: torch.Tensor, gradient: torch.Tensor, states: OffloadedStates,
-               hyperparameters: Sequence[float]) -> Update:
-    if states.is_distributed:
-        parameter, gradient = local_of(parameter), local_of(gradient)
-    return Update(states, parameter, states.check(parameter, gradient), hyperparameters)
+def _first_of_each(found: list[tuple[Update, int]]) -> list[tuple[Update, int]]:
+    """The least element of each update."""
+    first: dict[int, tuple[Update, int]] = {}
+    for update, element in sorted(found, key=lambda one: one[1]):
+        first.setdefault(id(update), (update, element))
+    return list(first.values())
 
 
-def _warn_of(states: OffloadedStates, non_finite: int) -> None:
-    warnings.warn(f"{states.name} has values that are not finite after step {states.completed}: near element {non_finite}",
+def _warn_of(update: Update, element: int) -> None:
+    warnings.warn(f"{update.states.name} has values that are not finite after step {update.number}: near element {element}",
                   RuntimeWarning, stacklevel=4)
 
 

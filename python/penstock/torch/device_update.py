@@ -15,7 +15,6 @@ from .. import Runtime, Workers, state_bytes
 from .._core import DeviceAdam, StateLease, TileState
 from ..errors import BudgetTooSmall, Error
 from .arguments import refuse
-from .host_update import first_of_each
 from .offloaded_states import Update, dtype_names, flat_of, is_on_host
 
 _tiles = 3  # at once: one on its way to the device, one that is updated, one on its way back
@@ -54,7 +53,7 @@ class DeviceUpdate:
         self._free: list[torch.Tensor] = []
         self._moves: collections.deque[_Move] = collections.deque()
 
-    def run(self, updates: Sequence[Update]) -> list[tuple[Update, int]]:
+    def run(self, updates: Sequence[Update], found: list[tuple[Update, int]]) -> None:
         """As HostUpdate.run(), in the order of PyTorch's current stream. It waits until the states are back."""
         flags = [torch.full((len(update.states.parts),), -1, dtype=torch.int64, device=self._device) for update in updates]
         with _current(self._device):
@@ -65,8 +64,8 @@ class DeviceUpdate:
             finally:
                 while self._moves:
                     self._finish_first()
-        return first_of_each((update, part.start + 16384 * block) for update, flag in zip(updates, flags)
-                             for (_, part), block in zip(update.states.parts, flag.tolist()) if block >= 0)
+                found += [(update, part.start + 16384 * block) for update, flag in zip(updates, flags)
+                          for (_, part), block in zip(update.states.parts, flag.tolist()) if block >= 0]
 
     def _prepare(self, updates: Sequence[Update]) -> None:
         nbytes = max((state_bytes(update.states.format, tile.elements) for update in updates for tile in update.states.tiles),
@@ -79,9 +78,8 @@ class DeviceUpdate:
         self._to_device.wait_stream(current)
 
     def _start(self, update: Update, flags: torch.Tensor) -> None:
-        states, gradient = update.states, update.gradient
-        number = states.completed + 1
-        if states.has_master:
+        states, number, gradient = update.states, update.number, update.ready_gradient()
+        if states.is_changed(update.parameter):
             self._with_room(lambda: states.take_over(update.parameter, self._workers))
         flat = flat_of(update.parameter)
         for index, (tile, part) in enumerate(states.parts):

@@ -17,30 +17,38 @@ class HostUpdate:
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
 
-    def run(self, updates: Sequence[Update]) -> list[tuple[Update, int]]:
-        """Makes a step of each parameter. Returns those that have values that are not finite now, with an element near
-        the first one. A tile that has completed the step already is left out: after an error the call may be repeated.
+    def run(self, updates: Sequence[Update], found: list[tuple[Update, int]]) -> None:
+        """Makes the updates. Appends to `found` each after which a value is not finite, with an element near it, once for
+        a tile. A tile that has completed its step already is left out: after an error the call may be repeated.
         TileState.completed tells which have."""
         steps = []
         for update in updates:
-            states, parameter, gradient = update.states, update.parameter, update.gradient
-            if states.has_master:
-                states.take_over(parameter, self._workers)
-            number = states.completed + 1
-            address, gradient_address = parameter.data_ptr(), gradient.data_ptr()
-            dtype = dtype_names[gradient.dtype]
-            if len(states.tiles) == 1:
-                steps.append((states.tiles[0], address, gradient_address, dtype, number, update.hyperparameters))
-                continue
-            size, gradient_size = parameter.element_size(), gradient.element_size()
-            for tile, part in states.parts:
-                steps.append((tile, address + part.start * size, gradient_address + part.start * gradient_size, dtype,
-                              number, update.hyperparameters))
-        found = _step_tiles(steps, self._workers)
-        if not found:
-            return []
-        parts = [(update, part.start) for update in updates for _, part in update.states.parts]
-        return first_of_each((parts[index][0], parts[index][1] + element) for index, element in found)
+            gradient = update.ready_gradient()
+            is_alone = gradient is not update.gradient or update.states.is_changed(update.parameter)
+            if is_alone:  # one copy of a gradient at a time; and masters that are made again are in memory for the update
+                self._step(steps, found)
+                if update.states.is_changed(update.parameter):
+                    update.states.take_over(update.parameter, self._workers)
+            self._append(steps, update, gradient)
+            if is_alone:
+                self._step(steps, found)
+            del gradient
+        self._step(steps, found)
+
+    @staticmethod
+    def _append(steps: list[tuple], update: Update, gradient: torch.Tensor) -> None:
+        parameter = update.parameter
+        address, gradient_address = parameter.data_ptr(), gradient.data_ptr()
+        dtype, number, hyperparameters = dtype_names[gradient.dtype], update.number, update.hyperparameters
+        size, gradient_size = parameter.element_size(), gradient.element_size()
+        for tile, part in update.states.parts:
+            first = part.start
+            steps.append((tile, address + first * size, gradient_address + first * gradient_size, dtype, number,
+                          hyperparameters, update, first))
+
+    def _step(self, steps: list[tuple], found: list[tuple[Update, int]]) -> None:
+        _step_tiles(steps, self._workers, found)
+        steps.clear()
 
 
 class StagedUpdate:
@@ -52,34 +60,20 @@ class StagedUpdate:
         self._parameter = torch.empty(tile_elements, dtype=torch.float32, pin_memory=device.type == "cuda")
         self._gradient = torch.empty_like(self._parameter, pin_memory=device.type == "cuda")
 
-    def run(self, updates: Sequence[Update]) -> list[tuple[Update, int]]:
+    def run(self, updates: Sequence[Update], found: list[tuple[Update, int]]) -> None:
         """As HostUpdate.run()."""
-        return first_of_each((update, element) for update in updates for element in self._step(update))
-
-    def _step(self, update: Update):
-        states = update.states
-        number = states.completed + 1
-        if states.has_master:
-            states.take_over(update.parameter, self._workers)
-        flat, flat_gradient = flat_of(update.parameter), flat_of(update.gradient)
-        for tile, part in states.parts:
-            on_host = self._parameter.view(flat.dtype)[:tile.elements]
-            on_host.copy_(flat[part])  # most formats have a part of the master only
-            gradient_on_host = self._gradient.view(flat_gradient.dtype)[:tile.elements]
-            gradient_on_host.copy_(flat_gradient[part])
-            step = (tile, on_host.data_ptr(), gradient_on_host.data_ptr(), dtype_names[flat_gradient.dtype], number,
-                    update.hyperparameters)
-            found = _step_tiles([step], self._workers)
-            flat[part].copy_(on_host)
-            for _, element in found:
-                yield part.start + element
-
-
-def first_of_each(found) -> list[tuple[Update, int]]:
-    """The least element of each update."""
-    first: dict[int, tuple[Update, int]] = {}
-    for update, element in found:
-        known = first.setdefault(id(update), (update, element))
-        if element < known[1]:
-            first[id(update)] = (update, element)
-    return list(first.values())
+        for update in updates:
+            if update.states.is_changed(update.parameter):
+                update.states.take_over(update.parameter, self._workers)
+            flat, gradient = flat_of(update.parameter), flat_of(update.ready_gradient())
+            for tile, part in update.states.parts:
+                on_host = self._parameter.view(flat.dtype)[:tile.elements]
+                on_host.copy_(flat[part])  # most formats have a part of the master only
+                gradient_on_host = self._gradient.view(gradient.dtype)[:tile.elements]
+                gradient_on_host.copy_(gradient[part])
+                step = (tile, on_host.data_ptr(), gradient_on_host.data_ptr(), dtype_names[gradient.dtype], update.number,
+                        update.hyperparameters, update, part.start)
+                try:
+                    _step_tiles([step], self._workers, found)
+                finally:  # a signal may have come after the update
+                    flat[part].copy_(on_host)

@@ -108,8 +108,8 @@ class OffloadedStates:
 
     @property
     def are_torn(self) -> bool:
-        """Whether some tiles have made a step that others have not."""
-        return len({tile.completed for tile in self.tiles}) > 1
+        """Whether some tiles, or all, have made a step that is not complete."""
+        return any(tile.completed != self.completed for tile in self.tiles)
 
     def check_parameter(self, parameter: torch.Tensor) -> None:
         """Raises InvalidArgument."""
@@ -118,12 +118,12 @@ class OffloadedStates:
                    wanted=f"shape {tuple(self._shape)}, {self._dtype}", got=f"{tuple(parameter.shape)}, {parameter.dtype}, strides {parameter.stride()}",
                    advice="load_state_dict() makes its states again; or make another optimizer")
 
-    def check(self, parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-        """The gradient, contiguous and of a type that an update takes. Raises InvalidArgument."""
+    def check(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Raises InvalidArgument for what cannot be updated."""
         if gradient.shape == self._shape == parameter.shape and gradient.dtype is self._dtype is parameter.dtype \
                 and gradient.layout is torch.strided and gradient.is_contiguous() and self._is_contiguous \
                 and parameter.is_contiguous():
-            return gradient  # what nearly all are
+            return  # what nearly all are
         self.check_parameter(parameter)
         if not is_dense(parameter):
             refuse("its memory is not contiguous", self.name, got=f"strides {parameter.stride()}",
@@ -136,19 +136,19 @@ class OffloadedStates:
                    got=str(tuple(gradient.shape)))
         if gradient.device != parameter.device:
             refuse("its gradient is on another device", self.name, wanted=str(parameter.device), got=str(gradient.device))
-        if gradient.dtype not in dtype_names:
-            gradient = gradient.float()
-        return in_order_of(parameter, gradient)
 
     def remember(self, parameter: torch.Tensor) -> None:
-        """Notes the parameter as it is: an update writes it where PyTorch does not count. For take_over()."""
+        """Notes the parameter as it is: an update writes it where PyTorch does not count. For is_changed()."""
         self._seen = (parameter.data_ptr(), parameter._version)
 
+    def is_changed(self, parameter: torch.Tensor) -> bool:
+        """Whether masters are to be made of the parameter again, since it has changed after the last update: a part of
+        the old master does not fit another value."""
+        return self.has_master and self.completed > 0 and self._seen != (parameter.data_ptr(), parameter._version) \
+            and not self.are_torn
+
     def take_over(self, parameter: torch.Tensor, workers: Workers) -> None:
-        """Makes masters of their own of the parameter again, if it has changed since the last update: a part of the old
-        master does not fit another value."""
-        if self.completed == 0 or self._seen == (parameter.data_ptr(), parameter._version) or self.are_torn:
-            return
+        """Makes masters of their own of the parameter."""
         flat = flat_of(parameter)
         for tile, part in self.parts:
             on_host = flat[part] if is_on_host(flat) else flat[part].cpu()
@@ -160,13 +160,12 @@ class OffloadedStates:
                          tile.completed, workers)
         self.remember(parameter)
 
-    def count_in(self, state: dict) -> int | None:
-        """The address of the number of steps in Optimizer.state, which is still that before the step; None: it was made."""
-        if state.get("step") is self._count:
-            return self._count_address
-        self._count = state["step"] = torch.tensor(float(self.completed))
-        self._count_address = self._count.data_ptr()
-        return None
+    def count_in(self, state: dict) -> int:
+        """The address of the number of steps in Optimizer.state."""
+        if state.get("step") is not self._count:
+            self._count = state["step"] = torch.zeros(())
+            self._count_address = self._count.data_ptr()
+        return self._count_address
 
     def reset(self) -> None:
         """Makes them as they were before the first step."""
@@ -175,11 +174,23 @@ class OffloadedStates:
             tile.reset()
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass
 class Update:
-    """A parameter, its gradient, and its states, that make a step."""
+    """A step of a parameter. The tensors are local ones, which keep their memory if the parameter gets another one."""
 
     states: OffloadedStates
+    number: int  # of the step
     parameter: torch.Tensor
-    gradient: torch.Tensor
+    gradient: torch.Tensor  # that OffloadedStates.check() has seen
     hyperparameters: Sequence[float]
+
+    def ready_gradient(self) -> torch.Tensor:
+        """The gradient, in the parameter's order of memory and of a type that an update takes; often the same tensor."""
+        gradient = self.gradient
+        if gradient.dtype not in dtype_names:
+            gradient = gradient.float()
+        return in_order_of(self.parameter, gradient)
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.states.tiles) and all(tile.completed == self.number for tile in self.states.tiles)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import weakref
+from collections.abc import Iterator
 
 import torch
 
@@ -51,10 +53,10 @@ class Parked:
     def __init__(self, store: Store, memories: list[_Memory]) -> None:
         self._store = store
         self._memories: list[_Memory] = []
-        room = store._room() - sum(memory.nbytes for memory in memories)
+        # The last arrays stay in memory, beside the pieces through which the first ones come back.
+        room = store._room() - 2 * store._piece - sum(memory.nbytes for memory in memories)
         try:
             for memory in memories:
-                # The first ones leave memory for the last ones.
                 room += memory.nbytes
                 store._put(memory.name, torch.empty(0, dtype=torch.uint8, device=memory.device).set_(memory.storage), room)
                 self._memories.append(memory)
@@ -69,18 +71,18 @@ class Parked:
 
     def unpark(self) -> None:
         """Gives the tensors memory and their values again, and removes them from the store. Raises FailedState for a
-        tensor that has got other memory meanwhile, NoSpace, and RuntimeError where a device has no room, and changes
-        nothing then; and what Store.get() raises, after which it can be called again."""
+        tensor that has got other memory meanwhile, and changes nothing then. Raises NoSpace, RuntimeError where a device
+        has no room, and what Store.get() raises: some tensors have their values then, and it can be called again."""
         for memory in self._memories:
             self._check_absent(memory)
-        with concurrent.futures.ThreadPoolExecutor(1) as allocator:  # clearing pages takes as long as reading the drive
-            for flat in allocator.map(_new_memory, self._memories[:]):
+        with contextlib.closing(_new_memories(self._memories[:])) as flats:
+            for flat in flats:
                 memory = self._memories[0]
                 self._store.get(memory.name, into=flat)
                 memory.give_to_tensors(flat.untyped_storage())
                 self._store.remove(memory.name)
                 del self._memories[0]
-                self._store.prefetch(*(memory.name for memory in self._memories[:2]))
+                self._store.prefetch(*(coming.name for coming in self._memories[:2]))
 
     @staticmethod
     def _check_absent(memory: _Memory) -> None:
@@ -136,6 +138,23 @@ def park(module: torch.nn.Module, store: Store, prefix: str = "") -> Parked:
     if taken:
         _refuse("the store has an array with this name", taken[0], advice="unpark what is there, or give another prefix")
     return Parked(store, list(memories.values()))
+
+
+def _new_memories(memories: list[_Memory]) -> Iterator[torch.Tensor]:
+    """That of the host comes from a thread: to clear its pages takes as long as to read the drive."""
+    futures: list[concurrent.futures.Future | None] = [None] * len(memories)
+    with concurrent.futures.ThreadPoolExecutor(1) as allocator:
+        try:
+            for number, memory in enumerate(memories):
+                if memory.device.type == "cpu":
+                    with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no thread
+                        futures[number] = allocator.submit(_new_memory, memory)
+            for number, memory in enumerate(memories):
+                future, futures[number] = futures[number], None
+                yield _new_memory(memory) if future is None else future.result()
+        finally:
+            for future in filter(None, futures):
+                future.cancel()
 
 
 def _new_memory(memory: _Memory) -> torch.Tensor:

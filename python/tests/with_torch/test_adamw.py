@@ -1,8 +1,11 @@
 """penstock.torch.AdamW beside torch.optim.AdamW."""
 
 import copy
+import gc
 import io
 import pickle
+import warnings
+import weakref
 
 import pytest
 
@@ -181,8 +184,8 @@ def fail_after(tiles):
     """Instead of host_update._step_tiles: it fails after so many tiles."""
     whole = host_update._step_tiles
 
-    def step(steps, workers):
-        whole(steps[:tiles], workers)
+    def step(steps, workers, found):
+        whole(steps[:tiles], workers, found)
         raise penstock.NoSpace("full")
     return step
 
@@ -202,6 +205,112 @@ def test_a_half_step_is_not_saved(place, tiles, monkeypatch):
         optimizer.state_dict()
     optimizer.load_state_dict(good)
     assert optimizer.state_dict()["state"][0]["step"] == 2
+
+
+def test_a_state_dict_of_half_a_step_is_refused_to_a_signal_handler():
+    model = make_model()
+    optimizer = penstock.torch.AdamW(model)
+    train(model, optimizer, [0])
+    refusals = []
+
+    def save():
+        with pytest.raises(penstock.FailedState, match="a step is being made") as raised:
+            optimizer.state_dict()
+        refusals.append(raised.value)
+        with pytest.raises(penstock.FailedState, match="a step is being made"):
+            optimizer.load_state_dict({"state": {}, "param_groups": []})
+    whole = host_update._step_tiles
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_update, "_step_tiles", lambda *arguments: (save(), whole(*arguments), save()))
+        optimizer.step()
+    assert len(refusals) >= 2
+    assert {int(values["step"]) for values in optimizer.state_dict()["state"].values()} == {2}
+
+
+def test_a_parameter_that_gets_other_memory_during_its_update_is_refused():
+    model = make_model()
+    optimizer = penstock.torch.AdamW(model, tile_elements=tile_elements)
+    train(model, optimizer, [0])
+    whole = host_update._step_tiles
+
+    def step(*arguments):
+        for parameter in model:
+            parameter.data = parameter.data.clone()  # the former memory stays until the update is over
+        gc.collect()
+        whole(*arguments)
+    set_gradients(model, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_update, "_step_tiles", step)
+        with pytest.raises(penstock.FailedState, match="other memory during its update.*number 0 of group 0"):
+            optimizer.step()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_interrupted_update_of_another_device_is_completed(monkeypatch, dtype):
+    class Interrupt(Exception):
+        pass
+    monkeypatch.setattr(penstock.torch.adamw, "is_on_host", lambda _: False)
+    straight, model = make_model(dtype), make_model(dtype)
+    train(straight, penstock.torch.AdamW(straight, tile_elements=tile_elements), range(2))
+    optimizer = penstock.torch.AdamW(model, tile_elements=tile_elements)
+    train(model, optimizer, [0])
+    set_gradients(model, 1)
+    whole, calls = host_update._step_tiles, []
+
+    def step(*arguments):
+        whole(*arguments)
+        calls.append(arguments)
+        if len(calls) in (1, 4):
+            raise Interrupt  # of a signal handler
+    monkeypatch.setattr(host_update, "_step_tiles", step)
+    for _ in range(2):
+        with pytest.raises(Interrupt):
+            optimizer.step()
+    optimizer.step()
+    assert_equal(model, straight)
+
+
+def test_warnings_come_although_the_step_fails(monkeypatch):
+    model = make_model()
+    optimizer = penstock.torch.AdamW(model, tile_elements=tile_elements)
+    set_gradients(model, 0)
+    model[0].grad[3 * tile_elements + 7] = torch.nan
+    with monkeypatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        patch.setattr(host_update, "_step_tiles", fail_after(5))
+        with pytest.raises(penstock.NoSpace):
+            optimizer.step()
+    with pytest.warns(RuntimeWarning, match=f"number 0 of group 0.*near element {3 * tile_elements}"):
+        optimizer.step()
+
+
+def test_a_failure_before_any_tile_is_no_half_step(monkeypatch):
+    model = make_model()  # one of which has no elements
+    optimizer = penstock.torch.AdamW(model, tile_elements=tile_elements)
+    train(model, optimizer, range(2))
+    set_gradients(model, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(host_update, "_step_tiles", fail_after(0))
+        with pytest.raises(penstock.NoSpace):
+            optimizer.step()
+    assert {int(values["step"]) for values in optimizer.state_dict()["state"].values()} == {2}
+
+
+def test_one_copy_of_a_gradient_is_made_at_a_time(monkeypatch):
+    model = torch.nn.ParameterList([torch.randn(4, 3, 8, 8).contiguous(memory_format=torch.channels_last) for _ in range(5)])
+    for parameter in model:
+        parameter.grad = torch.ones(4, 3, 8, 8)
+    copies, most = weakref.WeakSet(), []
+    whole = penstock.torch.offloaded_states.in_order_of
+
+    def copy_of(parameter, gradient):
+        copied = whole(parameter, gradient)
+        copies.add(copied)
+        most.append(len(copies))
+        return copied
+    monkeypatch.setattr(penstock.torch.offloaded_states, "in_order_of", copy_of)
+    penstock.torch.AdamW(model).step()
+    assert len(most) == 5 and max(most) <= 2  # the next one is made before the last is let go
 
 
 def test_a_gradient_that_is_refused_changes_nothing(place):

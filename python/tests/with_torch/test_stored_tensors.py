@@ -208,6 +208,54 @@ def test_a_full_drive_ends_the_forward(directory):
             run_step(model, penstock.torch.offload_activations(store, min_bytes=1 << 18))
 
 
+def test_unparking_writes_nothing(directory):
+    store = penstock.Store(64 << 20, [penstock.Path(directory, capacity=256 << 20)])
+    module = torch.nn.ParameterList([torch.randn(4 << 20) for _ in range(12)])  # 192 MiB
+    values = [parameter.clone() for parameter in module]
+    for _ in range(2):
+        parked = penstock.torch.park(module, store)
+        store.flush()
+        written = store.report()["bytes_written"]
+        parked.unpark()
+        assert store.report()["bytes_written"] == written
+    assert all(torch.equal(parameter, value) for parameter, value in zip(module, values))
+    store.close()
+
+
+def test_a_module_is_unparked_at_the_end_of_the_interpreter():
+    program = """
+import atexit, penstock, penstock.torch, torch
+store = penstock.Store(64 << 20)
+module = torch.nn.Linear(1500, 1500)
+before = module.weight.detach().clone()
+parked = penstock.torch.park(module, store)
+atexit.register(lambda: (parked.unpark(), print(torch.equal(module.weight, before))))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_unparking_that_fails_is_repeated(store, monkeypatch):
+    module = torch.nn.ParameterList([torch.randn(1000) for _ in range(6)])
+    values = [parameter.clone() for parameter in module]
+    parked = penstock.torch.park(module, store)
+    made = []
+
+    def fail(memory):
+        made.append(memory)
+        if len(made) in (1, 4):
+            raise penstock.NoSpace("full")
+        return whole(memory)
+    target = sys.modules["penstock.torch.park"]
+    whole = target._new_memory
+    monkeypatch.setattr(target, "_new_memory", fail)
+    for _ in range(2):
+        with pytest.raises(penstock.NoSpace):
+            parked.unpark()
+    parked.unpark()
+    assert all(torch.equal(parameter, value) for parameter, value in zip(module, values))
+
+
 def test_parking_twice_is_refused(store):
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
     before = copy.deepcopy(model.state_dict())
