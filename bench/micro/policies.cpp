@@ -68,9 +68,9 @@ void choose_prefetch(benchmark::State& state) {
   constexpr PrefetchFacts on_disk{
       .room = 64_KiB, .payload = 64_KiB, .lacks_room = true, .loadable = true, .retained = true};
   constexpr PrefetchFacts in_memory{.room = 64_KiB, .payload = 64_KiB, .retained = true, .evictable = true};
-  AccessTrace trace;
+  NextUses trace;
   PrefetchPolicy policy(trace, 1_MiB);
-  for (std::uint32_t i = 0; i < count; ++i) trace.use(TensorId(i));
+  for (std::uint32_t i = 0; i < count; ++i) trace.use(TensorId(i), Access::read);
   trace.end_round();
   policy.rebuild();
   for (std::uint32_t i = 0; i < count; ++i) policy.update(TensorId(i), on_disk);
@@ -78,7 +78,7 @@ void choose_prefetch(benchmark::State& state) {
   std::uint32_t next = 0;
   for (auto _ : state) {
     const TensorId used{next};
-    const std::uint64_t position = trace.use(used);
+    const std::uint64_t position = trace.use(used, Access::read);
     policy.update(used, on_disk);
     policy.advance(used, position);
     if (const auto ahead = policy.next()) {

@@ -1,6 +1,7 @@
 #include <penstock/swap/runtime.hpp>
 
 #include "swap/path/size_swap_files.hpp"
+#include "swap/policy/find_uses.hpp"
 #include "swap/runtime_internals.hpp"
 #include "swap/runtime_park.hpp"
 #include "swap/runtime_state.hpp"
@@ -51,7 +52,7 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
         .wanted("an enumerator")
         .got(unsigned(options.pinning));
   }
-  if (options.eviction > Eviction::planned) {
+  if (options.eviction > Eviction::reuse_distance) {
     return Error::invalid_argument("Runtime::create")
         .object("eviction")
         .wanted("an enumerator")
@@ -164,7 +165,7 @@ PendingLease Runtime::announce(TensorId tensor, Access access) {
   Result<void> known;
   state_->change([&] {
     known = state_->check_known("Runtime::announce", tensor);
-    if (known) state_->residency.announce(tensor);
+    if (known) state_->residency.announce(tensor, access);
   });
   if (!known) return PendingLease(state_, known.error());
   return {state_, tensor, access, std::nullopt};
@@ -200,7 +201,7 @@ Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
   }
   if (!*outcome) return outcome->error();
   if (use == Use::recorded) {
-    state->residency.record_use(tensor);
+    state->residency.record_use(tensor, access);
     state->advance();
   }
   state->owned.push_back({tensor, access, self});
@@ -212,6 +213,37 @@ Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
 void Runtime::end_round() {
   const std::lock_guard lock(state_->mutex);
   state_->residency.end_round();
+}
+
+void Runtime::begin_trace() {
+  const std::lock_guard lock(state_->mutex);
+  state_->residency.begin_trace();
+}
+
+Result<AccessTrace> Runtime::end_trace(std::string label) {
+  std::optional<AccessTrace> trace;
+  {
+    const std::lock_guard lock(state_->mutex);
+    trace = state_->residency.end_trace();
+  }
+  if (!trace) {
+    return Error(ErrorCode::failed_state, "Runtime::end_trace")
+        .reason("no trace is being recorded")
+        .advice("call begin_trace() before the round");
+  }
+  trace->label = std::move(label);
+  PENSTOCK_TRY(check_trace(*trace));
+  return *std::move(trace);
+}
+
+Result<void> Runtime::predict(const AccessTrace& trace) {
+  PENSTOCK_TRY(check_trace(trace));
+  std::unique_lock lock(state_->mutex);
+  PENSTOCK_TRY_ASSIGN(auto order, find_uses(trace, state_->store));
+  state_->residency.predict(std::move(order));
+  state_->advance();  // prefetches what is used first
+  state_->wake(std::move(lock));
+  return ok();
 }
 
 Result<void> Runtime::prefetch(TensorId tensor) {

@@ -45,6 +45,7 @@ RuntimeState::RuntimeState(RuntimeOptions given, tiers::HostArena memory,
       moves(store, transfers, {.arena = arena.bytes(), .executor = executor, .wake = [this] { wake(); }}),
       residency(store, budget, extents, ledger, moves,
                 {.eviction = options.eviction,
+                 .reuse_distance_max = options.reuse_distance_max,
                  .lookahead = options.lookahead,
                  .file_names = file_names(paths),
                  .messages = std::move(options.messages)}) {

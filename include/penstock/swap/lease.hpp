@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -19,6 +20,14 @@ struct RuntimeState;
 /// What a lease allows. Any number of `read` leases may exist at a time; `modify` and `overwrite` are exclusive.
 /// `overwrite` does not load the tensor: bytes that the holder does not write are undefined.
 enum class Access : std::uint8_t { read, modify, overwrite };
+[[nodiscard]] constexpr std::string_view to_string(Access access) {
+  switch (access) {
+    case Access::read: return "read";
+    case Access::modify: return "modify";
+    case Access::overwrite: return "overwrite";
+  }
+  return "unknown";
+}
 
 /// Whether the trace of uses records a request. Prefetch and eviction predict the next round from the trace. Do not
 /// record uses that do not recur in every round, such as those of a digest over all tensors.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <penstock/swap/access_trace.hpp>
 #include <penstock/swap/lease.hpp>
 #include <penstock/swap/runtime_options.hpp>
 #include <penstock/tiers/store/ledger.hpp>
@@ -70,6 +71,21 @@ class Runtime {
 
   /// Ends a round of uses, such as a training step. The order of uses of one round predicts that of the next.
   void end_round();
+
+  /// Begins to record the uses, those with Use::recorded, until end_trace(). What was recorded before is forgotten.
+  void begin_trace();
+  /// The uses since begin_trace(), whose tensors may have been removed meanwhile.
+  ///
+  /// Errors: failed_state, without begin_trace(); those of check_trace(), for the label and names.
+  [[nodiscard]] Result<AccessTrace> end_trace(std::string label);
+  /// Predicts that the round that begins now, and the next ones, have the uses of `trace`: eviction and prefetch plan
+  /// it as if a round like it had ended. Its tensors are those of this runtime with their names, in the order in which
+  /// they were added where several have one name.
+  ///
+  /// Errors, after which the prediction is as before: those of check_trace(); invalid_argument, for a tensor that this
+  /// runtime does not have, or of another size.
+  Result<void> predict(const AccessTrace& trace);
+
   /// Hints that the tensor is used soon. Loads it once host memory has room for it and for all absent tensors whose
   /// predicted use is earlier. To make room, evicts clean copies whose predicted use is later. If the tensor has no
   /// predicted use (see end_round()), evicts only clean copies that have none either. A request that waits for room

@@ -22,16 +22,20 @@
 
 namespace penstock::swap {
 
-/// Which host copy the runtime evicts when a request needs room. A prefetch evicts, with both policies, the clean copy
+/// Which host copy the runtime evicts when a request needs room. A prefetch evicts, with all policies, the clean copy
 /// whose next use is furthest away.
 enum class Eviction : std::uint8_t {
   lru,      ///< the least recently used
-  planned,  ///< the one whose next use is furthest away (Belady 1966); as lru in the first round of uses
+  planned,  ///< the one whose next use is furthest away (Belady 1966); as lru while the uses are not known
+  /// As lru, and a copy is dropped when its lease ends if its next use is RuntimeOptions::reuse_distance_max away,
+  /// or not known. That is how DeepSpeed releases parameters.
+  reuse_distance,
 };
 [[nodiscard]] constexpr std::string_view to_string(Eviction eviction) {
   switch (eviction) {
     case Eviction::lru: return "lru";
     case Eviction::planned: return "planned";
+    case Eviction::reuse_distance: return "reuse_distance";
   }
   return "unknown";
 }
@@ -138,7 +142,8 @@ struct RuntimeOptions {
   /// Bytes of existing swap files that stay until Runtime::release_generation(generation).
   std::vector<PinnedExtent> pinned = {};
   Eviction eviction = Eviction::planned;
-  ByteCount lookahead = 64_MiB;  ///< maximum number of bytes loaded before their use is requested
+  ByteCount reuse_distance_max = {};  ///< for Eviction::reuse_distance: bytes of the uses between
+  ByteCount lookahead = 64_MiB;       ///< maximum number of bytes loaded before their use is requested
   Executor* executor = nullptr;  ///< computes checksums; null: the mover thread does. Outlives the runtime
   IdleHandler* idle_handler = nullptr;  ///< null: the runtime starts its own threads. Outlives the runtime
 };

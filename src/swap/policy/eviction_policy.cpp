@@ -10,9 +10,9 @@ using tiers::slot_of;
 using tiers::TensorId;
 
 EvictionRank eviction_rank(Eviction policy, const EvictionCandidate& candidate) {
-  if (policy == Eviction::lru) return {candidate.last_use, 0};
+  if (policy != Eviction::planned) return {candidate.last_use, 0};
   const std::uint64_t dirty = candidate.dirty ? std::uint64_t{1} << 63 : 0;
-  return {AccessTrace::never - candidate.next_use, dirty | candidate.last_use};
+  return {NextUses::never - candidate.next_use, dirty | candidate.last_use};
 }
 
 void EvictionOrder::move(Queue& queue, TensorId tensor, const std::optional<EvictionRank>& from,

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "swap/policy/access_trace.hpp"
+#include "swap/policy/next_uses.hpp"
 
 #include <penstock/swap/runtime_options.hpp>
 
@@ -15,9 +15,9 @@ namespace penstock::swap {
 
 /// A host copy that may be evicted.
 struct EvictionCandidate {
-  bool dirty = false;                           ///< must be stored before it can be dropped
-  std::uint64_t last_use = 0;                   ///< larger is later
-  std::uint64_t next_use = AccessTrace::never;  ///< position in the trace; larger is further
+  bool dirty = false;                        ///< must be stored before it can be dropped
+  std::uint64_t last_use = 0;                ///< larger is later
+  std::uint64_t next_use = NextUses::never;  ///< position in the trace; larger is further
   bool operator==(const EvictionCandidate&) const = default;
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <penstock/swap/lease.hpp>
 #include <penstock/tiers/store/tensor.hpp>
 
 #include <cstdint>
@@ -23,14 +24,21 @@ namespace penstock::swap {
 /// ordered by it needs no update in between. It is less than two rounds after position().
 ///
 /// Pure; owned by one thread.
-class AccessTrace {
+class NextUses {
  public:
   static constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
 
+  struct Use {
+    tiers::TensorId tensor{};
+    Access access = Access::read;
+  };
+
   /// Records that `tensor` is used now. Returns the position of the use that was predicted; never, if none was.
-  std::uint64_t use(tiers::TensorId tensor);
+  std::uint64_t use(tiers::TensorId tensor, Access access);
   /// Ends the round; the next one begins.
   void end_round();
+  /// Predicts that the round that begins now, and the next ones, have these uses, in this order.
+  void predict(std::vector<Use> order);
   /// Removes the uses of `tensor`; the order of the others stays.
   void forget(tiers::TensorId tensor);
 
@@ -41,8 +49,17 @@ class AccessTrace {
   [[nodiscard]] std::uint64_t position() const { return round_begin_ + index_; }
   /// The position of the next use of `tensor`; never, if the trace has none.
   [[nodiscard]] std::uint64_t next_use(tiers::TensorId tensor) const;
+  /// Whether that use overwrites the tensor, so that its contents are not needed before.
+  [[nodiscard]] bool is_overwritten_next(tiers::TensorId tensor) const;
   /// The uses of `tensor` that have not happened and are predicted before `position`, at most one round ahead.
   [[nodiscard]] std::uint64_t uses_before(tiers::TensorId tensor, std::uint64_t position) const;
+  /// The position of the first use of this round.
+  [[nodiscard]] std::uint64_t round_begin() const { return round_begin_; }
+  /// The tensor of a use of the recorded round, by its place; none, if it was forgotten.
+  [[nodiscard]] std::optional<tiers::TensorId> in_round(std::uint64_t place) const {
+    const tiers::TensorId tensor = order_[place].tensor;
+    return tensor == forgotten ? std::nullopt : std::optional(tensor);
+  }
   /// Uses in a round.
   [[nodiscard]] std::uint64_t length() const { return order_.size(); }
   /// The tensor that is used at `position`, at most one round ahead; none where that use has happened, or its tensor
@@ -63,15 +80,16 @@ class AccessTrace {
   }
   [[nodiscard]] Uses& uses_of(tiers::TensorId tensor);
   [[nodiscard]] bool is_over(std::size_t index) const {
-    return order_[index] == forgotten || happened_in_[index] == round_;
+    return order_[index].tensor == forgotten || happened_in_[index] == round_;
   }
-  [[nodiscard]] bool take_place(tiers::TensorId tensor, std::uint64_t& place);
+  [[nodiscard]] bool take_place(tiers::TensorId tensor, Access access, std::uint64_t& place);
   void skip_past_uses();
   void begin_round();
-  void adopt(std::vector<tiers::TensorId> order);
-  [[nodiscard]] std::vector<tiers::TensorId> sequence_of_round() const;
+  void adopt(std::vector<Use> order);
+  void set_order(std::vector<Use> order);
+  [[nodiscard]] std::vector<Use> sequence_of_round() const;
 
-  std::vector<tiers::TensorId> order_;
+  std::vector<Use> order_;
   std::vector<std::uint64_t> happened_in_;  // by index into order_: the round in which the use happened last
   std::vector<Uses> uses_;                  // by tensor
   std::vector<std::uint64_t> sequence_;     // places in the order in which they were taken in this round

@@ -40,7 +40,7 @@ PrefetchPolicy::Entry& PrefetchPolicy::entry(TensorId tensor) {
 
 /// An awaited tensor counts as the next one used.
 std::uint64_t PrefetchPolicy::use_of(TensorId tensor, const PrefetchFacts& facts) const {
-  return facts.awaited ? trace_.position() : trace_.next_use(tensor);
+  return facts.awaited ? next_uses_.position() : next_uses_.next_use(tensor);
 }
 
 void PrefetchPolicy::count(const Entry& entry, int sign) {
@@ -54,7 +54,7 @@ void PrefetchPolicy::count(const Entry& entry, int sign) {
     return;
   }
   if (facts.evictable) add(evictable_total_);
-  if (entry.use == AccessTrace::never) return;
+  if (entry.use == NextUses::never) return;
   if (facts.lacks_room) lacking_.add(entry.use, bytes);
   if (facts.evictable) evictable_.add(entry.use, bytes);
 }
@@ -76,7 +76,7 @@ void PrefetchPolicy::enqueue(TensorId tensor, Entry& entry) {
     rank = wanted;
   };
   const std::uint64_t use = use_of(tensor, facts);
-  const bool along = facts.loadable && facts.retained && use != AccessTrace::never;
+  const bool along = facts.loadable && facts.retained && use != NextUses::never;
   place(along_trace_, entry.along_trace, along ? std::optional(QueueRank{use, 0, tensor}) : std::nullopt);
   const bool requested = entry.requested && facts.loadable;
   place(requested_, entry.requested,
@@ -85,7 +85,7 @@ void PrefetchPolicy::enqueue(TensorId tensor, Entry& entry) {
 
 void PrefetchPolicy::update(TensorId tensor, const PrefetchFacts& facts) {
   Entry& known = entry(tensor);
-  const std::uint64_t use = trace_.next_use(tensor);
+  const std::uint64_t use = next_uses_.next_use(tensor);
   if (known.facts == facts && known.use == use) return;
   count(known, -1);
   known.facts = facts;
@@ -96,37 +96,37 @@ void PrefetchPolicy::update(TensorId tensor, const PrefetchFacts& facts) {
 
 void PrefetchPolicy::rebuild() {
   // The next use of a tensor is less than two rounds away.
-  lacking_.reset(trace_.length() * 2);
-  evictable_.reset(trace_.length() * 2);
+  lacking_.reset(next_uses_.length() * 2);
+  evictable_.reset(next_uses_.length() * 2);
   awaited_lacking_ = evictable_total_ = {};
   restart_window();
   for (Entry& known : entries_) {
-    known.use = trace_.next_use(known.tensor);
+    known.use = next_uses_.next_use(known.tensor);
     count(known, +1);
     enqueue(known.tensor, known);
   }
 }
 
 void PrefetchPolicy::advance(TensorId used, std::uint64_t position) {
-  if (!trace_.known()) return;
+  if (!next_uses_.known()) return;
   if (position < window_end_) window_bytes_ -= entry(used).facts.payload;
-  window_begin_ = trace_.position();
+  window_begin_ = next_uses_.position();
   if (window_end_ < window_begin_) restart_window();
   extend_window();
 }
 
 void PrefetchPolicy::forget(TensorId tensor) {
-  window_bytes_ -= entry(tensor).facts.payload * trace_.uses_before(tensor, window_end_);
+  window_bytes_ -= entry(tensor).facts.payload * next_uses_.uses_before(tensor, window_end_);
 }
 
 void PrefetchPolicy::restart_window() {
-  window_begin_ = window_end_ = trace_.position();
+  window_begin_ = window_end_ = next_uses_.position();
   window_bytes_ = {};
 }
 
 void PrefetchPolicy::extend_window() {
-  while (window_end_ < window_begin_ + trace_.length()) {
-    const auto tensor = trace_.at(window_end_);
+  while (window_end_ < window_begin_ + next_uses_.length()) {
+    const auto tensor = next_uses_.at(window_end_);
     const ByteCount payload = tensor ? entry(*tensor).facts.payload : ByteCount();
     if (window_bytes_ + payload > lookahead_) return;
     window_bytes_ += payload;
@@ -161,10 +161,10 @@ std::optional<TensorId> PrefetchPolicy::next() const {
 
 bool PrefetchPolicy::has_room(TensorId tensor, ByteCount free) const {
   const Entry& known = entries_[slot_of(tensor)];
-  const std::uint64_t now = trace_.position(), from = evicts_from(tensor);
+  const std::uint64_t now = next_uses_.position(), from = evicts_from(tensor);
   const ByteCount room = free + evictable_total_ - evictable_.sum(now, from);
   // No other use is known to be sooner than that of a tensor without a known use.
-  if (from == AccessTrace::never) return room >= known.facts.room + awaited_lacking_;
+  if (from == NextUses::never) return room >= known.facts.room + awaited_lacking_;
   ByteCount needed = known.facts.room + awaited_lacking_;
   if (known.facts.awaited) {
     if (known.facts.lacks_room) needed -= known.facts.room;  // `needed` includes the tensor itself
@@ -176,7 +176,7 @@ bool PrefetchPolicy::has_room(TensorId tensor, ByteCount free) const {
 
 std::uint64_t PrefetchPolicy::evicts_from(TensorId tensor) const {
   const std::uint64_t use = use_of(tensor, entries_[slot_of(tensor)].facts);
-  return use == AccessTrace::never ? use : use + 1;
+  return use == NextUses::never ? use : use + 1;
 }
 
 }  // namespace penstock::swap

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "swap/policy/access_trace.hpp"
+#include "swap/policy/next_uses.hpp"
 
 #include <penstock/base/units.hpp>
 
@@ -33,7 +33,8 @@ struct PrefetchFacts {
   ByteCount payload;
   bool lacks_room = false;  ///< it has neither host copy nor reserved range
   bool loadable = false;  ///< it has no host copy, and its extent contains the newest version and is readable
-  bool retained = false;  ///< it stays in memory after its use, so that it is prefetched along the trace
+  /// It stays in memory after its use, and the next one needs its contents, so that it is prefetched along the trace.
+  bool retained = false;
   bool evictable = false;  ///< a clean copy that may be dropped
   bool awaited = false;    ///< its use is recorded, and its lease not granted yet
 
@@ -53,7 +54,7 @@ struct PrefetchFacts {
 class PrefetchPolicy {
  public:
   /// `trace` outlives it.
-  PrefetchPolicy(const AccessTrace& trace, ByteCount lookahead) : trace_(trace), lookahead_(lookahead) {}
+  PrefetchPolicy(const NextUses& trace, ByteCount lookahead) : next_uses_(trace), lookahead_(lookahead) {}
 
   /// Replaces the facts of `tensor`. Called for every tensor whose facts or next use changed.
   void update(tiers::TensorId tensor, const PrefetchFacts& facts);
@@ -88,7 +89,7 @@ class PrefetchPolicy {
   struct Entry {
     tiers::TensorId tensor{};
     PrefetchFacts facts;
-    std::uint64_t use = AccessTrace::never;  // position counted in the sums; never: not counted
+    std::uint64_t use = NextUses::never;  // position counted in the sums; never: not counted
     std::optional<QueueRank> along_trace, requested;
   };
   using Queue = std::pmr::set<QueueRank>;
@@ -101,7 +102,7 @@ class PrefetchPolicy {
   void extend_window();
   static void remove(Queue& queue, std::optional<QueueRank>& rank);
 
-  const AccessTrace& trace_;
+  const NextUses& next_uses_;
   ByteCount lookahead_;
   std::vector<Entry> entries_;  // by tensor
   std::pmr::unsynchronized_pool_resource nodes_;

@@ -18,8 +18,10 @@ HostResidency::HostResidency(tiers::TensorStore& store, tiers::MemoryBudget& bud
       ledger_(ledger),
       effects_(effects),
       eviction_(options.eviction),
-      prefetch_(trace_, options.lookahead),
-      evacuation_(store, extents, std::move(options.file_names), std::move(options.messages)) {}
+      prefetch_(next_uses_, options.lookahead),
+      evacuation_(store, extents, std::move(options.file_names), std::move(options.messages)) {
+  if (options.eviction == Eviction::reuse_distance) reuse_distance_.emplace(options.reuse_distance_max);
+}
 
 Result<void> HostResidency::add(TensorId tensor) {
   const std::size_t number = slot_of(tensor);
@@ -50,10 +52,10 @@ void HostResidency::forget(TensorId tensor) {
   load_errors_.erase(tensor);
   unreadable_.erase(tensor);
   prefetched_.erase(tensor);
-  const std::uint64_t revision = trace_.revision();
+  const std::uint64_t revision = next_uses_.revision();
   prefetch_.forget(tensor);
-  trace_.forget(tensor);
-  refresh_after_trace_change(revision);
+  next_uses_.forget(tensor);
+  refresh_after_new_prediction(revision);
   update_policies(tensor);
   // Discards the error, and queues the failed stores of other tensors again. If one fails again, its error is reported.
   if (store_error_ && store_error_->tensor == tensor) (void)take_store_error();
@@ -86,25 +88,42 @@ void HostResidency::count_pending_use(TensorId tensor, int change) {
   update_policies(tensor);
 }
 
-void HostResidency::record_use(TensorId tensor) {
-  const std::uint64_t revision = trace_.revision();
-  const std::uint64_t position = trace_.use(tensor);
-  refresh_after_trace_change(revision);
+void HostResidency::record_use(TensorId tensor, Access access) {
+  if (recorder_) recorder_->use(tensor, store_.description(tensor), access);
+  const std::uint64_t revision = next_uses_.revision();
+  const std::uint64_t position = next_uses_.use(tensor, access);
+  refresh_after_new_prediction(revision);
   update_policies(tensor);
   prefetch_.advance(tensor, position);
 }
 
 void HostResidency::end_round() {
-  const std::uint64_t revision = trace_.revision();
-  trace_.end_round();
-  refresh_after_trace_change(revision);
+  const std::uint64_t revision = next_uses_.revision();
+  next_uses_.end_round();
+  refresh_after_new_prediction(revision);
+}
+
+std::optional<AccessTrace> HostResidency::end_trace() {
+  if (!recorder_) return std::nullopt;
+  AccessTrace trace = std::move(*recorder_).end();
+  recorder_.reset();
+  return trace;
+}
+
+void HostResidency::predict(std::vector<NextUses::Use> order) {
+  const std::uint64_t revision = next_uses_.revision();
+  next_uses_.predict(std::move(order));
+  refresh_after_new_prediction(revision);
 }
 
 /// Updates the policies for all tensors if the trace's revision has changed, because then every tensor's next use has
 /// changed.
-void HostResidency::refresh_after_trace_change(std::uint64_t revision_before) {
-  if (trace_.revision() == revision_before) return;
+void HostResidency::refresh_after_new_prediction(std::uint64_t revision_before) {
+  if (next_uses_.revision() == revision_before) return;
   prefetch_.rebuild();
+  if (reuse_distance_) {
+    reuse_distance_->rebuild(next_uses_, [this](TensorId tensor) { return store_.description(tensor).size; });
+  }
   for (const TensorId tensor : store_.tensors()) update_policies(tensor);
 }
 
@@ -129,8 +148,14 @@ void HostResidency::after_lease(TensorId tensor) {
   if (copy.leased()) return;
   if (description.transient) return discard(tensor);
   if (copy.state == CopyState::clean) move_off_retired_path(tensor);
-  if (!description.retain && description.extent && copy.state == CopyState::clean) return drop(tensor);
+  if (!keeps(tensor) && description.extent && copy.state == CopyState::clean) return drop(tensor);
   update_policies(tensor);
+}
+
+/// Whether a clean copy without a lease stays in memory while there is room.
+bool HostResidency::keeps(TensorId tensor) const {
+  if (!store_.description(tensor).retain) return false;
+  return !reuse_distance_ || pending_uses_[slot_of(tensor)] > 0 || reuse_distance_->keeps(next_uses_, tensor);
 }
 
 void HostResidency::discard(TensorId tensor) {
@@ -259,9 +284,10 @@ void HostResidency::update_policies(TensorId tensor) {
                          (copy.state == CopyState::clean || copy.state == CopyState::dirty);
   const bool absent = copy.state == CopyState::absent;
   // prefetch() says that the tensor is used soon, even where the trace does not know it.
-  std::uint64_t next_use = awaited ? 0 : trace_.next_use(tensor);
-  const bool prefetched = next_use == AccessTrace::never && prefetched_.contains(tensor);
+  std::uint64_t next_use = awaited ? 0 : next_uses_.next_use(tensor);
+  const bool prefetched = next_use == NextUses::never && prefetched_.contains(tensor);
   if (prefetched) next_use = 0;
+  const bool overwritten = !awaited && next_uses_.is_overwritten_next(tensor);
   eviction_.update(tensor, evictable
                                ? std::optional(EvictionCandidate{.dirty = copy.state == CopyState::dirty,
                                                                  .last_use = copy.last_use,
@@ -271,7 +297,7 @@ void HostResidency::update_policies(TensorId tensor) {
                             .payload = description.size,
                             .lacks_room = absent && !copy.reservation.held(),
                             .loadable = absent && store_.stored(tensor) && !unreadable_.contains(tensor),
-                            .retained = description.retain,
+                            .retained = description.retain && !overwritten,
                             .evictable = evictable && !prefetched && copy.state == CopyState::clean,
                             .awaited = awaited});
 }

@@ -1,9 +1,11 @@
 #pragma once
 
 #include "swap/path/extent_allocator.hpp"
-#include "swap/policy/access_trace.hpp"
 #include "swap/policy/eviction_policy.hpp"
+#include "swap/policy/next_uses.hpp"
 #include "swap/policy/prefetch_policy.hpp"
+#include "swap/policy/reuse_distance.hpp"
+#include "swap/policy/trace_recorder.hpp"
 #include "swap/residency/path_evacuation.hpp"
 #include "tiers/store/tensor_store.hpp"
 
@@ -61,6 +63,7 @@ class HostResidency {
   };
   struct Options {
     Eviction eviction = Eviction::planned;
+    ByteCount reuse_distance_max;         ///< for Eviction::reuse_distance
     ByteCount lookahead = 64_MiB;         ///< maximum number of bytes prefetched along the trace
     std::vector<std::string> file_names;  ///< of the paths' swap files, for messages
     std::vector<std::string> messages;    ///< returned by the first take_messages(), before its own
@@ -91,10 +94,10 @@ class HostResidency {
   [[nodiscard]] bool has_excluding_request(std::thread::id thread, tiers::TensorId tensor,
                                            Access access) const;
   /// Records a use, for a request with Use::unrecorded.
-  void record_use(tiers::TensorId tensor);
+  void record_use(tiers::TensorId tensor, Access access);
   /// Records a use whose lease is requested later, with Use::unrecorded. Until retract(), the tensor counts as the next
   /// one used. The caller must call retract() once, after that request or instead of it.
-  void announce(tiers::TensorId tensor);
+  void announce(tiers::TensorId tensor, Access access);
   void retract(tiers::TensorId tensor);
   /// Returns nothing while the request waits. Then the first call returns ok or the error; later calls return nothing.
   /// Until then a grant may be taken back: when it holds memory for which an earlier request waits.
@@ -120,6 +123,12 @@ class HostResidency {
 
   /// Ends a round of uses; the next one begins.
   void end_round();
+  /// The round that begins now, and the next ones, are predicted to have these uses in this order.
+  void predict(std::vector<NextUses::Use> order);
+  /// Records the uses from now on.
+  void begin_trace() { recorder_.emplace(); }
+  /// Those since begin_trace(), without a label; none without it.
+  [[nodiscard]] std::optional<AccessTrace> end_trace();
   /// Loads `tensor` when the prefetch policy allows it. A request for `tensor`, or a request that waits for room,
   /// cancels the prefetch. May evict clean copies that are used later and, for a tensor without a known use, those
   /// without a known use, except prefetched ones. A tensor whose load fails is not prefetched again before its next
@@ -207,8 +216,9 @@ class HostResidency {
   void grant_loaded(tiers::TensorId tensor);
   [[nodiscard]] Error no_room(const Request& request) const;
   void count_pending_use(tiers::TensorId tensor, int change);
-  void refresh_after_trace_change(std::uint64_t revision_before);
+  void refresh_after_new_prediction(std::uint64_t revision_before);
   void after_lease(tiers::TensorId tensor);
+  [[nodiscard]] bool keeps(tiers::TensorId tensor) const;
 
   // Room.
   [[nodiscard]] ByteCount padded_size(tiers::TensorId tensor) const;
@@ -241,7 +251,9 @@ class HostResidency {
   ExtentAllocator& extents_;
   tiers::Ledger& ledger_;
   Effects& effects_;
-  AccessTrace trace_;
+  NextUses next_uses_;
+  std::optional<TraceRecorder> recorder_;
+  std::optional<ReuseDistance> reuse_distance_;  // with Eviction::reuse_distance
   EvictionOrder eviction_;
   PrefetchPolicy prefetch_;
   PathEvacuation evacuation_;

@@ -122,7 +122,7 @@ void HostResidency::finish_store(TensorId tensor, const Result<void>& result) {
   const bool evacuated = evacuation_.end(tensor);
   if (copy.state == CopyState::dirty) return fail_store(tensor, result.error());
   if (result && !had_failed_store) move_off_retired_path(tensor);
-  const bool kept = description.retain && !evacuated;
+  const bool kept = keeps(tensor) && !evacuated;
   if (!kept && !copy.leased() && copy.state == CopyState::clean) drop(tensor);
 }
 

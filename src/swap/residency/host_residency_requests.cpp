@@ -16,7 +16,7 @@ using tiers::TensorId;
 RequestId HostResidency::request(TensorId tensor, Access access, Use use, Requester requester) {
   unreadable_.erase(tensor);
   prefetched_.erase(tensor);
-  if (use == Use::recorded) record_use(tensor);
+  if (use == Use::recorded) record_use(tensor, access);
   const auto id = RequestId(next_request_++);
   requests_.push_back({id, tensor, access, requester});
   prefetch_.withdraw(tensor);  // this use needs no prefetch any more
@@ -24,10 +24,10 @@ RequestId HostResidency::request(TensorId tensor, Access access, Use use, Reques
   return id;
 }
 
-void HostResidency::announce(TensorId tensor) {
+void HostResidency::announce(TensorId tensor, Access access) {
   unreadable_.erase(tensor);
   prefetched_.erase(tensor);
-  record_use(tensor);
+  record_use(tensor, access);
   count_pending_use(tensor, +1);
 }
 

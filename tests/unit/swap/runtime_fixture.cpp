@@ -15,7 +15,7 @@ using tiers::TensorId;
 Simulation::Simulation(const Options& options) {
   RuntimeOptions runtime_options{.host_budget = options.host_budget,
                                  .eviction = options.eviction,
-                                 .lookahead = 64_KiB,
+                                 .lookahead = options.lookahead,
                                  .idle_handler = this};
   for (const double bandwidth : options.bandwidths) {
     const std::uint64_t number = disks_.size();

@@ -18,6 +18,7 @@ class Simulation final : public IdleHandler {
     std::uint64_t seed = 1;
     ByteCount host_budget;
     Eviction eviction = Eviction::planned;
+    ByteCount lookahead = 64_KiB;
     std::vector<double> bandwidths = {1};  ///< GB/s of each disk, and its path's weight
     ByteCount capacity = 8_MiB;            ///< of each swap file
     ByteCount request_max = 16_KiB;

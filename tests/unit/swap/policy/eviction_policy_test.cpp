@@ -81,7 +81,7 @@ TEST(EvictionOrder, FindsTheSameCandidatesAsASearchOfAll) {
       if (random.below(4) != 0) {
         candidate = {.dirty = random.below(2) == 0,
                      .last_use = random.below(positions),
-                     .next_use = random.below(3) == 0 ? AccessTrace::never : random.below(positions)};
+                     .next_use = random.below(3) == 0 ? NextUses::never : random.below(positions)};
       }
       all.update(TensorId(tensor), candidate);
 

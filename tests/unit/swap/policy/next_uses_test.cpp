@@ -1,65 +1,108 @@
-#include "swap/policy/access_trace.hpp"
+#include "swap/policy/next_uses.hpp"
 
 #include <gtest/gtest.h>
+#include <vector>
 
 namespace penstock::swap {
 namespace {
 
 constexpr tiers::TensorId a{1}, b{2}, c{3};
 
-/// How many uses from now on until `tensor` is used.
-std::uint64_t uses_until(const AccessTrace& trace, tiers::TensorId tensor) {
-  const std::uint64_t next = trace.next_use(tensor);
-  return next == AccessTrace::never ? next : next - trace.position();
+std::vector<NextUses::Use> reads(const std::vector<tiers::TensorId>& tensors) {
+  std::vector<NextUses::Use> uses;
+  for (const auto tensor : tensors) uses.push_back({tensor, Access::read});
+  return uses;
 }
 
-TEST(AccessTrace, KnowsTheFutureAfterOneRound) {
-  AccessTrace trace;
-  for (const auto t : {a, b, c, b, a}) trace.use(t);
-  EXPECT_EQ(uses_until(trace, a), AccessTrace::never);
+/// How many uses from now on until `tensor` is used.
+std::uint64_t uses_until(const NextUses& trace, tiers::TensorId tensor) {
+  const std::uint64_t next = trace.next_use(tensor);
+  return next == NextUses::never ? next : next - trace.position();
+}
+
+TEST(NextUses, KnowsTheFutureAfterOneRound) {
+  NextUses trace;
+  for (const auto t : {a, b, c, b, a}) trace.use(t, Access::read);
+  EXPECT_EQ(uses_until(trace, a), NextUses::never);
   trace.end_round();
 
   EXPECT_TRUE(trace.known());
   EXPECT_EQ(uses_until(trace, a), 0u);
   EXPECT_EQ(uses_until(trace, c), 2u);
-  trace.use(a);
+  trace.use(a, Access::read);
   EXPECT_EQ(uses_until(trace, a), 3u);
   EXPECT_EQ(trace.at(trace.position()), b);
-  for (const auto t : {b, c, b}) trace.use(t);
+  for (const auto t : {b, c, b}) trace.use(t, Access::read);
   EXPECT_EQ(uses_until(trace, c), 3u);  // in the next round: a, a, b, then c
-  EXPECT_EQ(uses_until(trace, tiers::TensorId{9}), AccessTrace::never);
+  EXPECT_EQ(uses_until(trace, tiers::TensorId{9}), NextUses::never);
 }
 
-TEST(AccessTrace, RecordsAgainWhenTheUsesChange) {
-  AccessTrace trace;
-  for (const auto t : {a, b, c}) trace.use(t);
+TEST(NextUses, RecordsAgainWhenTheUsesChange) {
+  NextUses trace;
+  for (const auto t : {a, b, c}) trace.use(t, Access::read);
   trace.end_round();
 
-  trace.use(a);
-  trace.use(c);
-  EXPECT_EQ(trace.use(c), AccessTrace::never);
+  trace.use(a, Access::read);
+  trace.use(c, Access::read);
+  EXPECT_EQ(trace.use(c, Access::read), NextUses::never);
   EXPECT_FALSE(trace.known());
   trace.end_round();
 
   EXPECT_EQ(trace.length(), 3u);
   EXPECT_EQ(uses_until(trace, c), 1u);
-  EXPECT_EQ(uses_until(trace, b), AccessTrace::never);
+  EXPECT_EQ(uses_until(trace, b), NextUses::never);
+}
+
+TEST(NextUses, TellWhetherTheContentsAreNeeded) {
+  NextUses uses;
+  uses.predict({{a, Access::read}, {b, Access::modify}, {a, Access::overwrite}});
+  EXPECT_FALSE(uses.is_overwritten_next(a));
+  EXPECT_FALSE(uses.is_overwritten_next(b));
+  uses.use(a, Access::read);
+  EXPECT_TRUE(uses.is_overwritten_next(a));
+  EXPECT_FALSE(uses.is_overwritten_next(c));
+  uses.use(b, Access::overwrite);  // otherwise than predicted: so the next round is
+  EXPECT_TRUE(uses.is_overwritten_next(b));
+}
+
+TEST(NextUses, AreKnownBeforeTheFirstRoundThatIsPredicted) {
+  NextUses uses;
+  uses.predict(reads({a, b, c, b}));
+  EXPECT_TRUE(uses.known());
+  EXPECT_EQ(uses_until(uses, a), 0u);
+  EXPECT_EQ(uses_until(uses, c), 2u);
+  EXPECT_EQ(uses.use(a, Access::read), uses.round_begin());
+  EXPECT_EQ(uses_until(uses, a), 3u);
+  for (const auto t : {b, c, b}) EXPECT_NE(uses.use(t, Access::read), NextUses::never);
+  uses.end_round();
+  EXPECT_EQ(uses_until(uses, b), 1u);
+
+  uses.use(a, Access::read);
+  const std::uint64_t revision = uses.revision(), position = uses.position();
+  uses.predict(reads({c, a}));  // within a round
+  EXPECT_GT(uses.revision(), revision);
+  EXPECT_GT(uses.position(), position);
+  EXPECT_EQ(uses_until(uses, c), 0u);
+  EXPECT_EQ(uses_until(uses, b), NextUses::never);
+  uses.predict({});
+  EXPECT_FALSE(uses.known());
+  EXPECT_EQ(uses.use(b, Access::read), NextUses::never);
 }
 
 // Two threads, one of which uses a and b, the other c.
-TEST(AccessTrace, KnowsTheFutureAlthoughUsesChangePlaces) {
-  AccessTrace trace;
-  for (const auto t : {a, b, c}) trace.use(t);
+TEST(NextUses, KnowsTheFutureAlthoughUsesChangePlaces) {
+  NextUses trace;
+  for (const auto t : {a, b, c}) trace.use(t, Access::read);
   trace.end_round();
 
-  EXPECT_EQ(trace.use(c), trace.position() + 2);
+  EXPECT_EQ(trace.use(c, Access::read), trace.position() + 2);
   EXPECT_TRUE(trace.known());
   EXPECT_EQ(uses_until(trace, a), 0u);
   EXPECT_EQ(uses_until(trace, c), 5u);  // after a, b, and a, b again
   EXPECT_FALSE(trace.at(trace.position() + 2));
   EXPECT_EQ(trace.at(trace.position() + 1), b);
-  trace.use(a);
-  trace.use(b);
+  trace.use(a, Access::read);
+  trace.use(b, Access::read);
   EXPECT_EQ(uses_until(trace, c), 2u);
   trace.end_round();
 
@@ -68,89 +111,89 @@ TEST(AccessTrace, KnowsTheFutureAlthoughUsesChangePlaces) {
   EXPECT_EQ(uses_until(trace, b), 2u);
 }
 
-TEST(AccessTrace, ForgetsATensorWhoseUseHasChangedItsPlace) {
-  AccessTrace trace;
-  for (const auto t : {a, b, c, a}) trace.use(t);
+TEST(NextUses, ForgetsATensorWhoseUseHasChangedItsPlace) {
+  NextUses trace;
+  for (const auto t : {a, b, c, a}) trace.use(t, Access::read);
   trace.end_round();
-  for (const auto t : {c, a}) trace.use(t);
+  for (const auto t : {c, a}) trace.use(t, Access::read);
   trace.forget(a);
-  trace.use(b);
+  trace.use(b, Access::read);
   trace.end_round();
 
   EXPECT_EQ(trace.length(), 2u);
   EXPECT_EQ(uses_until(trace, c), 0u);
   EXPECT_EQ(uses_until(trace, b), 1u);
-  EXPECT_EQ(uses_until(trace, a), AccessTrace::never);
-  EXPECT_EQ(trace.use(a), AccessTrace::never);
+  EXPECT_EQ(uses_until(trace, a), NextUses::never);
+  EXPECT_EQ(trace.use(a, Access::read), NextUses::never);
 }
 
-TEST(AccessTrace, StartsTheRoundAgainWhenItIsNotEnded) {
-  AccessTrace trace;
-  for (const auto t : {a, b}) trace.use(t);
+TEST(NextUses, StartsTheRoundAgainWhenItIsNotEnded) {
+  NextUses trace;
+  for (const auto t : {a, b}) trace.use(t, Access::read);
   trace.end_round();
-  for (const auto t : {a, b, c}) trace.use(t);  // c where the round would begin with a
+  for (const auto t : {a, b, c}) trace.use(t, Access::read);  // c where the round would begin with a
   trace.end_round();
 
   EXPECT_EQ(trace.length(), 1u);
   EXPECT_EQ(uses_until(trace, c), 0u);
 }
 
-TEST(AccessTrace, ForgetsTheTailOfAShorterRound) {
-  AccessTrace trace;
-  for (const auto t : {a, b, c}) trace.use(t);
+TEST(NextUses, ForgetsTheTailOfAShorterRound) {
+  NextUses trace;
+  for (const auto t : {a, b, c}) trace.use(t, Access::read);
   trace.end_round();
-  trace.use(a);
+  trace.use(a, Access::read);
   trace.end_round();
 
   EXPECT_EQ(trace.length(), 1u);
-  EXPECT_EQ(uses_until(trace, b), AccessTrace::never);
+  EXPECT_EQ(uses_until(trace, b), NextUses::never);
 }
 
-TEST(AccessTrace, ForgetsOneTensorAndKeepsTheRestOfTheOrder) {
-  AccessTrace trace;
-  for (const int tensor : {1, 2, 3, 2, 4}) trace.use(tiers::TensorId(tensor));
+TEST(NextUses, ForgetsOneTensorAndKeepsTheRestOfTheOrder) {
+  NextUses trace;
+  for (const int tensor : {1, 2, 3, 2, 4}) trace.use(tiers::TensorId(tensor), Access::read);
   trace.end_round();
-  for (const int tensor : {1, 2}) trace.use(tiers::TensorId(tensor));
+  for (const int tensor : {1, 2}) trace.use(tiers::TensorId(tensor), Access::read);
 
   trace.forget(tiers::TensorId(2));
 
   EXPECT_TRUE(trace.known());
-  EXPECT_EQ(uses_until(trace, tiers::TensorId(2)), AccessTrace::never);
+  EXPECT_EQ(uses_until(trace, tiers::TensorId(2)), NextUses::never);
   EXPECT_EQ(uses_until(trace, tiers::TensorId(3)), 0u);
   EXPECT_LT(trace.next_use(tiers::TensorId(3)), trace.next_use(tiers::TensorId(4)));
   EXPECT_LT(trace.next_use(tiers::TensorId(4)), trace.next_use(tiers::TensorId(1)));
-  trace.use(tiers::TensorId(3));
+  trace.use(tiers::TensorId(3), Access::read);
   EXPECT_TRUE(trace.known());
   for (const int tensor : {1, 3, 4}) trace.forget(tiers::TensorId(tensor));
   EXPECT_FALSE(trace.known());
 }
 
-TEST(AccessTrace, KeepsPositionsUntilTheTensorIsUsedOrTheOrderChanges) {
-  AccessTrace trace;
-  for (const auto t : {a, b, c}) trace.use(t);
+TEST(NextUses, KeepsPositionsUntilTheTensorIsUsedOrTheOrderChanges) {
+  NextUses trace;
+  for (const auto t : {a, b, c}) trace.use(t, Access::read);
   trace.end_round();
   const std::uint64_t revision = trace.revision(), next_b = trace.next_use(b), next_c = trace.next_use(c);
   for (int round = 0; round < 3; ++round) {
-    trace.use(a);
+    trace.use(a, Access::read);
     EXPECT_EQ(trace.next_use(b), next_b + 3 * static_cast<std::uint64_t>(round));
-    trace.use(b);
+    trace.use(b, Access::read);
     EXPECT_EQ(trace.next_use(c), next_c + 3 * static_cast<std::uint64_t>(round));
-    trace.use(c);
+    trace.use(c, Access::read);
     trace.end_round();
   }
   EXPECT_EQ(trace.revision(), revision);
 
-  trace.use(b);
+  trace.use(b, Access::read);
   EXPECT_EQ(trace.next_use(a), trace.position());
   EXPECT_EQ(trace.next_use(c), trace.position() + 2);
   EXPECT_EQ(trace.revision(), revision);
-  trace.use(b);
+  trace.use(b, Access::read);
   EXPECT_NE(trace.revision(), revision);
 }
 
-TEST(AccessTrace, ForgetsManyTensorsWithoutARevisionEach) {
-  AccessTrace trace;
-  for (std::uint32_t i = 0; i < 100; ++i) trace.use(tiers::TensorId(i));
+TEST(NextUses, ForgetsManyTensorsWithoutARevisionEach) {
+  NextUses trace;
+  for (std::uint32_t i = 0; i < 100; ++i) trace.use(tiers::TensorId(i), Access::read);
   trace.end_round();
   const std::uint64_t revision = trace.revision();
   for (std::uint32_t i = 0; i < 40; ++i) trace.forget(tiers::TensorId(i * 2));
@@ -158,7 +201,7 @@ TEST(AccessTrace, ForgetsManyTensorsWithoutARevisionEach) {
   EXPECT_EQ(trace.revision(), revision);
   EXPECT_FALSE(trace.at(trace.position()));
   for (std::uint32_t i = 0; i < 100; ++i) {
-    if (i % 2 == 1 || i >= 80) trace.use(tiers::TensorId(i));
+    if (i % 2 == 1 || i >= 80) trace.use(tiers::TensorId(i), Access::read);
   }
   trace.end_round();
   EXPECT_TRUE(trace.known());

@@ -148,7 +148,7 @@ TEST_F(ReadAhead, DoesNotEvictATensorThatIsUsedAndNotRequestedYet) {
   rehearse({used, next, last});
   for (const TensorId tensor : {used, next}) acquire(tensor);
 
-  residency.announce(used);  // from now on `last` is needed sooner
+  residency.announce(used, Access::read);  // from now on `last` is needed sooner
   run();
   EXPECT_TRUE(in_memory(used));
   EXPECT_FALSE(in_memory(last));
@@ -165,7 +165,7 @@ TEST_F(ReadAhead, LeavesRoomForATensorThatIsUsedAndNotRequestedYet) {
   const TensorId used = stored(40_KiB), next = stored(40_KiB, false);
   rehearse({used, next});
 
-  residency.announce(used);
+  residency.announce(used, Access::read);
   residency.prefetch(next);
   run();
 
@@ -191,7 +191,7 @@ TEST_F(ReadAhead, DoesNotEvictAnAnnouncedTensorUntilThatIsRetracted) {
   const TensorId next = stored(24_KiB), last = stored(24_KiB), used = stored(24_KiB);
   rehearse({next, last, used});
   for (const TensorId tensor : {next, last}) use(tensor);
-  residency.announce(used);
+  residency.announce(used, Access::read);
   run();
   ASSERT_TRUE(in_memory(used));
   residency.end_round();
@@ -213,7 +213,7 @@ TEST_F(ReadAhead, LoadsAnAnnouncedTensorOnceThereIsRoom) {
   run();
   ASSERT_FALSE(in_memory(announced));
 
-  residency.announce(announced);
+  residency.announce(announced, Access::read);
   remove(held);
   run();
 

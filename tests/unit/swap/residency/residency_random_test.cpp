@@ -167,7 +167,7 @@ class RandomRun {
   }
   void announce(TensorId tensor) {
     if (in_use(tensor)) return;
-    residency_.announce(tensor);
+    residency_.announce(tensor, Access::read);
     announced_.push_back(tensor);
   }
   void retract() {

@@ -1,0 +1,117 @@
+#include <penstock/swap/access_trace.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+namespace penstock::swap {
+
+namespace {
+
+constexpr const char* operation = "check_trace";
+
+bool has_line_break(const std::string& text) {
+  return text.find_first_of("\r\n") != std::string::npos;
+}
+
+/// That of a use; null, if it is not listed.
+const AccessTrace::Tensor* tensor_of(const AccessTrace& trace, const AccessTrace::Use& use) {
+  return use.tensor < trace.tensors.size() ? &trace.tensors[use.tensor] : nullptr;
+}
+
+/// Of a use, or "the end".
+std::string describe(const AccessTrace& trace, std::uint64_t use) {
+  if (use >= trace.uses.size()) return "the end";
+  std::string text(to_string(trace.uses[use].access));
+  const auto* const tensor = tensor_of(trace, trace.uses[use]);
+  if (tensor == nullptr) return text + " of a tensor that is not listed";
+  return text + " of " + tensor->name + ", " + to_string(tensor->size) + " of " +
+         std::string(to_string(tensor->purpose));
+}
+
+bool are_alike(const AccessTrace::Tensor* one, const AccessTrace::Tensor* other) {
+  return one != nullptr && other != nullptr && one->name == other->name && one->size == other->size &&
+         one->purpose == other->purpose;
+}
+
+}  // namespace
+
+Result<void> check_trace(const AccessTrace& trace) {
+  if (has_line_break(trace.label)) {
+    return Error::invalid_argument(operation).object("label").reason("it has a line break").got(trace.label);
+  }
+  for (std::size_t i = 0; i < trace.tensors.size(); ++i) {
+    const auto& tensor = trace.tensors[i];
+    const auto refused = [&](const char* member) {
+      return Error::invalid_argument(operation).object("tensors[" + std::to_string(i) + "]." + member);
+    };
+    if (tensor.name.empty()) return refused("name").reason("it is empty");
+    if (has_line_break(tensor.name)) return refused("name").reason("it has a line break").got(tensor.name);
+    if (tensor.size.is_zero()) return refused("size").wanted("more than 0").got(tensor.size);
+    if (static_cast<std::size_t>(tensor.purpose) >= tiers::purpose_count)
+      return refused("purpose").wanted("an enumerator").got(unsigned(tensor.purpose));
+  }
+  for (std::size_t i = 0; i < trace.uses.size(); ++i) {
+    const auto refused = [&](const char* member) {
+      return Error::invalid_argument(operation).object("uses[" + std::to_string(i) + "]." + member);
+    };
+    if (trace.uses[i].tensor >= trace.tensors.size()) {
+      return refused("tensor")
+          .wanted("less than " + std::to_string(trace.tensors.size()))
+          .got(trace.uses[i].tensor);
+    }
+    if (trace.uses[i].access > Access::overwrite)
+      return refused("access").wanted("an enumerator").got(unsigned(trace.uses[i].access));
+  }
+  return ok();
+}
+
+std::string to_string(const TraceDifference& difference) {
+  return "use " + std::to_string(difference.use) + ": wanted " + difference.wanted + "; got " +
+         difference.got;
+}
+
+std::optional<TraceDifference> first_difference(const AccessTrace& expected, const AccessTrace& actual) {
+  const auto is_equal = [&](const AccessTrace::Use& one, const AccessTrace::Use& other) {
+    return one.access == other.access && are_alike(tensor_of(expected, one), tensor_of(actual, other));
+  };
+  const auto [one, other] = std::mismatch(expected.uses.begin(), expected.uses.end(), actual.uses.begin(),
+                                          actual.uses.end(), is_equal);
+  if (one == expected.uses.end() && other == actual.uses.end()) return std::nullopt;
+  const auto use = static_cast<std::uint64_t>(one - expected.uses.begin());
+  return TraceDifference{use, describe(expected, use), describe(actual, use)};
+}
+
+Result<void> save_trace(const AccessTrace& trace, const std::filesystem::path& file) {
+  PENSTOCK_TRY(check_trace(trace));
+  errno = 0;
+  std::ofstream stream(file, std::ios::binary | std::ios::trunc);
+  const std::string text = to_text(trace);
+  stream.write(text.data(), static_cast<std::streamsize>(text.size()));
+  stream.close();
+  if (stream) return ok();
+  return Error::from_errno("save_trace", errno == 0 ? EIO : errno).object(file.string());
+}
+
+Result<AccessTrace> load_trace(const std::filesystem::path& file) {
+  std::error_code failed;
+  const auto type = std::filesystem::status(file, failed).type();
+  if (type == std::filesystem::file_type::not_found)
+    return Error::from_errno("load_trace", ENOENT).object(file.string());
+  if (failed) return Error::from_errno("load_trace", failed.value()).object(file.string());
+  if (type != std::filesystem::file_type::regular)  // others may have no end
+    return Error::invalid_argument("load_trace").object(file.string()).reason("it is no regular file");
+  errno = 0;
+  std::ifstream stream(file, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  if (!stream.is_open() || stream.bad())
+    return Error::from_errno("load_trace", errno == 0 ? EIO : errno).object(file.string());
+  auto trace = parse_trace(text);
+  if (!trace) return std::move(trace).error().note("file  " + file.string());
+  return trace;
+}
+
+}  // namespace penstock::swap

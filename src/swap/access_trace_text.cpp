@@ -1,0 +1,177 @@
+#include <penstock/swap/access_trace.hpp>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <string>
+#include <utility>
+
+// The lines of a trace file, see docs/policies.md.
+
+namespace penstock::swap {
+
+namespace {
+
+constexpr std::string_view first_line = "penstock-trace 1";
+constexpr std::array accesses = {Access::read, Access::modify, Access::overwrite};
+
+std::string quoted(std::string_view text) {
+  std::string result = "\"";
+  result += text;
+  result += '"';
+  return result;
+}
+
+/// Without spaces.
+std::string word_of(tiers::Purpose purpose) {
+  std::string word(to_string(purpose));
+  std::replace(word.begin(), word.end(), ' ', '_');
+  return word;
+}
+
+/// "disk,write_behind"
+std::string properties_of(const AccessTrace::Tensor& tensor) {
+  std::string text = tensor.on_disk ? "disk" : "memory";
+  if (tensor.write_behind) text += ",write_behind";
+  if (!tensor.retain) text += ",dropped";
+  if (tensor.transient) text += ",transient";
+  return text;
+}
+
+/// The next word of a line, which it loses.
+std::string_view take_word(std::string_view& line) {
+  const std::size_t end = std::min(line.find(' '), line.size());
+  const std::string_view word = line.substr(0, end);
+  line.remove_prefix(std::min(end + 1, line.size()));
+  return word;
+}
+
+/// Reads the lines of a trace one after the other.
+class Reader {
+ public:
+  Result<void> read(std::string_view line) {
+    ++number_;
+    if (number_ == 1) return line == first_line ? ok() : refused("the first line of a trace", line);
+    if (line.empty() || line.front() == '#') return ok();
+    std::string_view rest = line;
+    const std::string_view kind = take_word(rest);
+    if (kind == "label") {
+      trace_.label = rest;
+      return ok();
+    }
+    if (kind == "tensor") return read_tensor(rest);
+    if (kind == "use") return read_use(rest);
+    return refused("\"label\", \"tensor\" or \"use\"", kind);
+  }
+  Result<AccessTrace> end() && {
+    if (number_ == 0) return refused("the first line of a trace", "nothing");
+    return std::move(trace_);
+  }
+
+ private:
+  Error refused(std::string wanted, std::string_view got) const {
+    constexpr std::size_t most = 100;  // of a file that is no trace
+    return Error::invalid_argument("parse_trace")
+        .object("line " + std::to_string(std::max<std::uint64_t>(number_, 1)))
+        .wanted(std::move(wanted))
+        .got(quoted(got.substr(0, most)))
+        .advice("docs/policies.md describes trace files; the first line is " + quoted(first_line));
+  }
+
+  template <class Number>
+  Result<Number> read_number(const char* name, std::string_view& rest) const {
+    const std::string_view word = take_word(rest);
+    Number number{};
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+    if (error != std::errc() || end != word.data() + word.size()) return refused(name, word);
+    return number;
+  }
+
+  Result<void> read_tensor(std::string_view rest) {
+    AccessTrace::Tensor tensor;
+    PENSTOCK_TRY_ASSIGN(const auto size, read_number<std::uint64_t>("its bytes, more than 0", rest));
+    if (size == 0) return refused("its bytes, more than 0", "0");
+    tensor.size = ByteCount(size);
+    PENSTOCK_TRY(read_properties(take_word(rest), tensor));
+    PENSTOCK_TRY_ASSIGN(tensor.purpose, purpose_of(take_word(rest)));
+    if (rest.empty()) return refused("its name", rest);
+    tensor.name = rest;
+    trace_.tensors.push_back(std::move(tensor));
+    return ok();
+  }
+
+  Result<void> read_properties(std::string_view text, AccessTrace::Tensor& tensor) const {
+    while (!text.empty()) {
+      const std::size_t end = std::min(text.find(','), text.size());
+      const std::string_view property = text.substr(0, end);
+      text.remove_prefix(std::min(end + 1, text.size()));
+      if (property == "disk" || property == "memory") {
+        tensor.on_disk = property == "disk";
+      } else if (property == "write_behind") {
+        tensor.write_behind = true;
+      } else if (property == "dropped") {
+        tensor.retain = false;
+      } else if (property == "transient") {
+        tensor.transient = true;
+      } else {
+        return refused("disk, memory, write_behind, dropped or transient", property);
+      }
+    }
+    return ok();
+  }
+
+  Result<tiers::Purpose> purpose_of(std::string_view word) const {
+    std::string all;
+    for (std::size_t i = 0; i < tiers::purpose_count; ++i) {
+      const std::string each = word_of(static_cast<tiers::Purpose>(i));
+      if (each == word) return static_cast<tiers::Purpose>(i);
+      all += (i == 0 ? "" : ", ") + each;
+    }
+    return refused("one of " + all, word);
+  }
+
+  Result<void> read_use(std::string_view rest) {
+    PENSTOCK_TRY_ASSIGN(const auto tensor, read_number<std::uint32_t>("the number of a tensor", rest));
+    if (tensor >= trace_.tensors.size()) {
+      return refused("a tensor of the " + std::to_string(trace_.tensors.size()) + " in the lines before",
+                     std::to_string(tensor));
+    }
+    const auto* const access =
+        std::find_if(accesses.begin(), accesses.end(), [&](Access each) { return to_string(each) == rest; });
+    if (access == accesses.end()) return refused("read, modify or overwrite", rest);
+    trace_.uses.push_back({tensor, *access});
+    return ok();
+  }
+
+  AccessTrace trace_;
+  std::uint64_t number_ = 0;  // of the line
+};
+
+}  // namespace
+
+std::string to_text(const AccessTrace& trace) {
+  std::string text = std::string(first_line) + "\n";
+  if (!trace.label.empty()) text += "label " + trace.label + "\n";
+  for (const auto& tensor : trace.tensors) {
+    text += "tensor " + std::to_string(tensor.size.value()) + " " + properties_of(tensor) + " " +
+            word_of(tensor.purpose) + " " + tensor.name + "\n";
+  }
+  for (const auto& [tensor, access] : trace.uses) {
+    text += "use " + std::to_string(tensor) + " ";
+    text += to_string(access);
+    text += "\n";
+  }
+  return text;
+}
+
+Result<AccessTrace> parse_trace(std::string_view text) {
+  Reader reader;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    PENSTOCK_TRY(reader.read(text.substr(0, end)));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return std::move(reader).end();
+}
+
+}  // namespace penstock::swap

@@ -1,0 +1,156 @@
+#include <penstock/swap/access_trace.hpp>
+
+#include "kit/scratch_directory.hpp"
+
+#include <gtest/gtest.h>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace penstock::swap {
+namespace {
+
+using ::testing::Test;
+
+AccessTrace small_trace() {
+  return {
+      .label = "train, step 7",
+      .tensors = {{.name = "block3 parameters", .size = 8_MiB, .purpose = tiers::Purpose::parameter_shard},
+                  {.name = "block3 tile 0",
+                   .size = ByteCount(12345),
+                   .purpose = tiers::Purpose::optimizer_tile,
+                   .write_behind = true,
+                   .retain = false},
+                  {.name = "gradient", .size = 4_KiB, .on_disk = false, .transient = true}},
+      .uses = {{0, Access::read}, {2, Access::overwrite}, {1, Access::modify}, {0, Access::read}}};
+}
+
+void expect_equal(const AccessTrace& one, const AccessTrace& other) {
+  EXPECT_EQ(one.label, other.label);
+  EXPECT_EQ(one.tensors, other.tensors);
+  EXPECT_EQ(one.uses, other.uses);
+}
+
+TEST(AccessTrace, IsTheSameAfterItsText) {
+  const AccessTrace trace = small_trace();
+  EXPECT_EQ(to_text(trace),
+            "penstock-trace 1\n"
+            "label train, step 7\n"
+            "tensor 8388608 disk parameter_shards block3 parameters\n"
+            "tensor 12345 disk,write_behind,dropped optimizer_tiles block3 tile 0\n"
+            "tensor 4096 memory,transient scratch gradient\n"
+            "use 0 read\n"
+            "use 2 overwrite\n"
+            "use 1 modify\n"
+            "use 0 read\n");
+  expect_equal(parse_trace(to_text(trace)).value(), trace);
+}
+
+TEST(AccessTrace, MayHaveCommentsAndNoLabel) {
+  const auto trace = parse_trace("penstock-trace 1\n# by hand\n\ntensor 1 disk scratch a\nuse 0 read");
+  ASSERT_TRUE(trace) << trace.error().message();
+  EXPECT_EQ(trace->label, "");
+  EXPECT_EQ(trace->uses, (std::vector<AccessTrace::Use>{{0, Access::read}}));
+}
+
+TEST(AccessTrace, IsRefusedWithTheLineThatIsWrong) {
+  const auto refusal = [](const std::string& lines) {
+    const auto trace = parse_trace(lines);
+    return trace ? "none" : trace.error().message();
+  };
+  const std::string begin = "penstock-trace 1\ntensor 1 disk scratch a\n";
+  const auto expect = [&](const std::string& lines, const std::string& text) {
+    EXPECT_NE(refusal(lines).find(text), std::string::npos) << refusal(lines);
+  };
+  expect("", "line 1");
+  expect("penstock-trace 2\n", "line 1, wanted the first line of a trace, got \"penstock-trace 2\"");
+  expect("{\"units\": 1}", "line 1");
+  expect(begin + "tensors 1\n", "line 3, wanted \"label\", \"tensor\" or \"use\", got \"tensors\"");
+  expect(begin + "tensor 0 disk scratch b\n", "line 3, wanted its bytes, more than 0, got \"0\"");
+  expect(begin + "tensor -4 disk scratch b\n", "got \"-4\"");
+  expect(begin + "tensor 99999999999999999999 disk scratch b\n", "got \"99999999999999999999\"");
+  expect(begin + "tensor 1 tape scratch b\n",
+         "wanted disk, memory, write_behind, dropped or transient, got \"tape\"");
+  expect(begin + "tensor 1 disk tiles b\n", "parameter_shards, gathered_flats");
+  expect(begin + "tensor 1 disk scratch\n", "wanted its name");
+  expect(begin + "use 1 read\n", "line 3, wanted a tensor of the 1 in the lines before, got \"1\"");
+  expect(begin + "use 0 write\n", "wanted read, modify or overwrite, got \"write\"");
+  expect(begin + "use 0\n", "wanted read, modify or overwrite");
+  EXPECT_LT(refusal(std::string(100'000, 'x')).size(), 500u);
+}
+
+TEST(AccessTrace, IsCheckedWhereItEnters) {
+  const auto expect = [](const AccessTrace& trace, const std::string& text) {
+    const auto checked = check_trace(trace);
+    ASSERT_FALSE(checked);
+    EXPECT_NE(checked.error().message().find(text), std::string::npos) << checked.error().message();
+  };
+  AccessTrace trace = small_trace();
+  trace.label = "two\nlines";
+  expect(trace, "label");
+  trace = small_trace();
+  trace.tensors[1].name = "two\nlines";
+  expect(trace, "tensors[1].name");
+  trace.tensors[1].name = "";
+  expect(trace, "tensors[1].name");
+  trace = small_trace();
+  trace.tensors[2].size = {};
+  expect(trace, "tensors[2].size");
+  trace = small_trace();
+  trace.uses[3].tensor = 3;
+  expect(trace, "uses[3].tensor");
+  trace = small_trace();
+  trace.uses[0].access = static_cast<Access>(3);
+  expect(trace, "uses[0].access");
+  trace = small_trace();
+  trace.tensors[0].purpose = static_cast<tiers::Purpose>(200);
+  expect(trace, "tensors[0].purpose");
+}
+
+TEST(AccessTrace, DiffersAtTheFirstOtherUse) {
+  const AccessTrace expected = small_trace();
+  EXPECT_EQ(first_difference(expected, expected), std::nullopt);
+  AccessTrace actual = expected;
+  actual.label = "eval";
+  std::swap(actual.tensors[0], actual.tensors[1]);  // numbers mean nothing
+  for (auto& use : actual.uses) use.tensor = use.tensor == 2 ? 2 : 1 - use.tensor;
+  EXPECT_EQ(first_difference(expected, actual), std::nullopt);
+
+  actual = expected;
+  actual.uses[2].access = Access::read;
+  const auto difference = first_difference(expected, actual);
+  ASSERT_TRUE(difference);
+  EXPECT_EQ(to_string(*difference),
+            "use 2: wanted modify of block3 tile 0, 12.1 KiB of optimizer tiles; got read of block3 tile 0, "
+            "12.1 KiB of optimizer tiles");
+  actual = expected;
+  actual.uses.pop_back();
+  EXPECT_EQ(first_difference(expected, actual)->got, "the end");
+  EXPECT_EQ(first_difference(actual, expected)->wanted, "the end");
+  actual = expected;
+  actual.tensors[0].size = 4_MiB;
+  EXPECT_EQ(first_difference(expected, actual)->use, 0u);
+}
+
+TEST(AccessTrace, IsSavedAndLoaded) {
+  const test::ScratchDirectory directory;
+  const auto file = directory.path() / "train.trace";
+  ASSERT_TRUE(save_trace(small_trace(), file));
+  expect_equal(load_trace(file).value(), small_trace());
+
+  std::ofstream(file) << "not a trace\n";
+  const auto other = load_trace(file);
+  ASSERT_FALSE(other);
+  EXPECT_NE(other.error().message().find("file  " + file.string()), std::string::npos);
+  EXPECT_EQ(load_trace(directory.path() / "none").error().code(), ErrorCode::not_found);
+  EXPECT_FALSE(load_trace(directory.path()));
+  EXPECT_EQ(save_trace(small_trace(), directory.path() / "no" / "file").error().code(), ErrorCode::not_found);
+  EXPECT_FALSE(save_trace(small_trace(), "/dev/full"));
+  AccessTrace bad = small_trace();
+  bad.uses[0].tensor = 9;
+  EXPECT_EQ(save_trace(bad, file).error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(std::filesystem::file_size(file), 12u);  // untouched
+}
+
+}  // namespace
+}  // namespace penstock::swap
