@@ -46,6 +46,7 @@ class TileState {
   TileState(const Runtime& runtime, const std::string& name, std::uint64_t elements, const std::string& dtype,
             const std::string& format, std::uint64_t first_element, bool in_memory)
       : runtime_(runtime.handle()),
+        name_(name),
         tile_{.size = sizeof(tile_),
               .elements = elements,
               .parameter_dtype = number_of(dtype, dtypes, "TileState", "dtype"),
@@ -159,6 +160,8 @@ class TileState {
     const auto runtime = runtime_->get("TileState.prefetch");
     run([&] { return penstock_runtime_prefetch(runtime.get(), tensor_); });
   }
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] penstock_dtype parameter_dtype() const { return tile_.parameter_dtype; }
   [[nodiscard]] std::uint64_t elements() const { return tile_.elements; }
   [[nodiscard]] std::uint64_t completed() const { return completed_; }
   [[nodiscard]] bool is_empty() const { return is_empty_; }
@@ -191,6 +194,7 @@ class TileState {
   }
 
   std::shared_ptr<Runtime::Owner> runtime_;
+  std::string name_;
   penstock_tile tile_;
   penstock_tensor tensor_ = 0;
   bool is_empty_ = true;

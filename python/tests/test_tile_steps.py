@@ -1,5 +1,6 @@
 """penstock._core._step_tiles: steps of many tiles in one call."""
 
+import functools
 import signal
 
 import numpy as np
@@ -18,6 +19,18 @@ def runtime():
     made.close()
 
 
+class Memory:
+    """What a tensor of PyTorch has. As there, no code of Python runs in its methods, where signal handlers would run."""
+
+    def __init__(self, values):
+        self.nbytes = values.nbytes
+        self.set(values)
+
+    def set(self, values):
+        self.values = values
+        self.data_ptr = functools.partial(int, values.ctypes.data)
+
+
 class Parameter:
     def __init__(self, runtime, index):
         self.values = np.linspace(-1, index + 1, count, dtype=np.float32)
@@ -25,7 +38,7 @@ class Parameter:
         self.tile = TileState(runtime, f"parameter {index}", count, "float32", "moments", 0, True)
 
     def step(self, number, hyperparameters=adamw):
-        return self.tile, self.values.ctypes.data, self.gradient.ctypes.data, "float32", number, hyperparameters, self, 100
+        return [self.tile], Memory(self.values), Memory(self.gradient), "float32", number, hyperparameters, self, 100
 
 
 def expected(index, steps, hyperparameters=adamw):
@@ -103,3 +116,43 @@ def test_a_closed_runtime_is_refused_before_any_step(runtime):
     with pytest.raises(penstock.FailedState, match="closed"):
         _step_tiles([parameter.step(1) for parameter in parameters], None, [])
     assert parameters[0].tile.completed == 0
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_a_tensor_with_less_than_the_elements_of_its_tiles_is_refused_before_any_step(runtime, tensor):
+    parameters = [Parameter(runtime, 0), Parameter(runtime, 1)]
+    short = list(parameters[1].step(1))
+    short[tensor] = Memory(short[tensor].values[:-1])
+    with pytest.raises(penstock.InvalidArgument, match=f"wanted {4 * count} bytes or more, got {4 * count - 4}"):
+        _step_tiles([parameters[0].step(1), tuple(short)], None, [])
+    assert parameters[0].tile.completed == 0
+
+
+def test_the_tiles_of_a_parameter_follow_each_other(runtime):
+    tiles = [TileState(runtime, "parameter", elements, "float32", "moments", 0, True) for elements in (16384, count - 16384)]
+    parameter = Parameter(runtime, 0)
+    for number in (1, 2):
+        _step_tiles([(tiles, *parameter.step(number)[1:])], None, [])
+    np.testing.assert_array_equal(parameter.values, expected(0, 2))
+    parameter.gradient[17000] = np.nan
+    found = []
+    _step_tiles([(tiles, *parameter.step(3)[1:])], None, found)
+    assert found == [(parameter, 100 + 16384)]
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_a_tensor_that_a_signal_handler_gives_other_memory_is_refused(runtime, tensor):
+    first, last = Parameter(runtime, 0), Parameter(runtime, 1)
+    steps = [first.step(number) for number in range(1, 20_001)] + [last.step(1)]  # more than 50 ms
+    former = steps[-1][tensor].values
+
+    def replace(*_):
+        steps[-1][tensor].set(former.copy())
+    before = signal.signal(signal.SIGALRM, replace)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        with pytest.raises(penstock.FailedState, match="other memory during its update: parameter 1"):
+            _step_tiles(steps, None, [])
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert 0 < first.tile.completed < 20_000 and last.tile.completed == 0

@@ -237,6 +237,7 @@ class AdamW(torch.optim.Optimizer):
         """Those that have a gradient, but for those that a step has updated before it failed. All are checked first."""
         factor = self._clip()
         updates = []
+        number_of = self._numbers.setdefault
         for group in self.param_groups:
             *hyperparameters, sign = hyperparameters_of(group)
             hyperparameters.append(sign * factor)
@@ -245,36 +246,26 @@ class AdamW(torch.optim.Optimizer):
                 if gradient is None:
                     continue
                 states = self._states.get(parameter) or self._new_states_of(parameter)
-                if states.completed < self._number_of(states):
-                    updates.append((parameter, self._update_of(parameter, gradient, states, hyperparameters)))
+                number = number_of(states, states.completed + 1)
+                if states.completed < number:
+                    updates.append(Update(states, number, parameter, gradient, hyperparameters))
         self._run(updates)
 
     def _new_states_of(self, parameter: torch.Tensor) -> OffloadedStates:
         self._make_states()
         return self._states[parameter]
 
-    def _number_of(self, states: OffloadedStates) -> int:
-        return self._numbers.setdefault(states, states.completed + 1)
-
-    def _update_of(self, parameter: torch.Tensor, gradient: torch.Tensor, states: OffloadedStates,
-                   hyperparameters: Sequence[float]) -> Update:
-        if states.is_distributed:
-            parameter, gradient = local_of(parameter), local_of(gradient)
-        parameter = parameter.detach()
-        states.check(parameter, gradient)
-        return Update(states, self._number_of(states), parameter, gradient, hyperparameters)
-
-    def _run(self, updates: Sequence[tuple[torch.Tensor, Update]]) -> None:
+    def _run(self, updates: Sequence[Update]) -> None:
         """Makes the updates, those of each device in one call. Raises the first error; what is complete then is noted."""
         by_device: dict[torch.device | None, list[Update]] = {}
-        for _, update in updates:
+        for update in updates:
             device = None if is_on_host(update.parameter) else update.parameter.device
             by_device.setdefault(device, []).append(update)
         try:
             for device, those in by_device.items():
                 self._update_on(device).run(those, self._non_finite)
         except BaseException:
-            self._note([(parameter, update) for parameter, update in updates if update.is_complete])
+            self._note([update for update in updates if update.is_complete])
             raise
         self._note(updates)
         self._non_finite = _first_of_each(self._non_finite)
@@ -290,19 +281,13 @@ class AdamW(torch.optim.Optimizer):
                 StagedUpdate(device, self._tile_elements, self._workers)
         return self._device_updates[device]
 
-    def _note(self, complete: Sequence[tuple[torch.Tensor, Update]]) -> None:
-        """Counts steps that all tiles of a parameter have made. Raises FailedState for a parameter that has got other
-        memory meanwhile."""
-        for parameter, update in complete:
+    def _note(self, complete: Sequence[Update]) -> None:
+        """Counts steps that all tiles of a parameter have made."""
+        for update in complete:
+            update.note()
             states = update.states
-            states.completed = update.number
-            if states.has_master:
-                states.remember(update.parameter)
-            self._counts.append((states.count_in(self.state[parameter]), update.number))
-        for parameter, update in complete:
-            if local_of(parameter).data_ptr() != update.parameter.data_ptr():
-                refuse("it has got other memory during its update", update.states.name,
-                       advice="change parameters between steps", kind=FailedState)
+            states.count_in(self.state[states.parameter])
+            self._counts.append((states.count_address, update.number))
 
     def _end_updates(self) -> None:
         """Of this call, whether it has failed or not."""
@@ -324,9 +309,8 @@ class AdamW(torch.optim.Optimizer):
         runtime = Runtime(placed.budget, placed.paths, lookahead=placed.lookahead)
         made = {}
         for p, in_memory in zip(missing, placed.in_memory):
-            made[p] = OffloadedStates(runtime, self._text_of(p), local_of(p), formats[p], tiles[p], self._elements,
-                                      in_memory, self._paths)
-            made[p].is_distributed = local_of(p) is not p
+            made[p] = OffloadedStates(runtime, self._text_of(p), p, formats[p], tiles[p], self._elements, in_memory,
+                                      self._paths)
             self._elements += local_of(p).numel()
         devices = [local_of(p).device for p in missing if not is_on_host(local_of(p))]
         if self._updates_on_device and devices:
@@ -359,10 +343,10 @@ def _update_and_free(optimizer: AdamW | None, parameter: torch.Tensor, group: in
     with optimizer._lock:  # PyTorch has a thread for each device
         optimizer._updated.add(parameter)
         states = optimizer._states.get(parameter) or optimizer._new_states_of(parameter)
-        number = optimizer._number_of(states)
+        number = optimizer._numbers.setdefault(states, states.completed + 1)
         try:
-            update = optimizer._update_of(parameter, parameter.grad, states, hyperparameters_of(optimizer.param_groups[group]))
-            optimizer._run([(parameter, update)])
+            hyperparameters = hyperparameters_of(optimizer.param_groups[group])
+            optimizer._run([Update(states, number, parameter, parameter.grad, hyperparameters)])
         finally:
             optimizer._end_updates()
             if states.completed == number:

@@ -93,6 +93,7 @@ class DeviceUpdate:
             self._update(tile, number, flat.data_ptr() + part.start * flat.element_size(),
                          gradient.data_ptr() + part.start * gradient.element_size(), dtype_names[gradient.dtype], number,
                          *update.hyperparameters, flags.data_ptr() + 8 * index)
+        update.check_memory()
 
     def _update(self, tile: TileState, number: int, *arguments) -> None:
         lease = self._with_room(tile.lease)

@@ -23,28 +23,23 @@ class HostUpdate:
         TileState.completed tells which have."""
         steps = []
         for update in updates:
-            gradient = update.ready_gradient()
-            is_alone = gradient is not update.gradient or update.states.is_changed(update.parameter)
+            states = update.states
+            gradient = update.gradient if update.is_ready else update.ready_gradient()
+            is_changed = states.has_master and states.is_changed(update.parameter)
+            is_alone = is_changed or gradient is not update.gradient
             if is_alone:  # one copy of a gradient at a time; and masters that are made again are in memory for the update
                 self._step(steps, found)
-                if update.states.is_changed(update.parameter):
-                    update.states.take_over(update.parameter, self._workers)
-            self._append(steps, update, gradient)
+            if is_changed:
+                states.take_over(update.parameter, self._workers)
+            steps.append((states.tiles, update.parameter, gradient, dtype_names[gradient.dtype], update.number,
+                          update.hyperparameters, update, 0))
             if is_alone:
                 self._step(steps, found)
             del gradient
         self._step(steps, found)
-
-    @staticmethod
-    def _append(steps: list[tuple], update: Update, gradient: torch.Tensor) -> None:
-        parameter = update.parameter
-        address, gradient_address = parameter.data_ptr(), gradient.data_ptr()
-        dtype, number, hyperparameters = dtype_names[gradient.dtype], update.number, update.hyperparameters
-        size, gradient_size = parameter.element_size(), gradient.element_size()
-        for tile, part in update.states.parts:
-            first = part.start
-            steps.append((tile, address + first * size, gradient_address + first * gradient_size, dtype, number,
-                          hyperparameters, update, first))
+        for update in updates:
+            if update.states.is_distributed:  # _step_tiles() has seen the local tensor, which keeps its memory
+                update.check_memory()
 
     def _step(self, steps: list[tuple], found: list[tuple[Update, int]]) -> None:
         _step_tiles(steps, self._workers, found)
@@ -71,9 +66,10 @@ class StagedUpdate:
                 on_host.copy_(flat[part])  # most formats have a part of the master only
                 gradient_on_host = self._gradient.view(gradient.dtype)[:tile.elements]
                 gradient_on_host.copy_(gradient[part])
-                step = (tile, on_host.data_ptr(), gradient_on_host.data_ptr(), dtype_names[gradient.dtype], update.number,
+                step = ([tile], on_host, gradient_on_host, dtype_names[gradient.dtype], update.number,
                         update.hyperparameters, update, part.start)
                 try:
                     _step_tiles([step], self._workers, found)
                 finally:  # a signal may have come after the update
                     flat[part].copy_(on_host)
+            update.check_memory()

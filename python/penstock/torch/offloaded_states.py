@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 
@@ -10,6 +9,7 @@ import torch
 
 from .. import Runtime, Workers
 from .._core import TileState
+from ..errors import FailedState
 from .arguments import refuse
 
 dtype_names = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -79,20 +79,25 @@ def format_of(parameter: torch.Tensor, given: str | dict[torch.dtype, str], name
 class OffloadedStates:
     """The states of a parameter, one TileState for each of its tiles.
 
-    parameter: its local shard. tiles: their numbers of elements. in_memory: which of them stay in memory. paths: where
-    the runtime's files are."""
+    parameter: it may be a DTensor, of which these are the states of the local shard. tiles: their numbers of elements.
+    in_memory: which of them stay in memory. paths: where the runtime's files are."""
+
+    __slots__ = ("name", "parameter", "format", "completed", "paths", "is_distributed", "has_master", "tiles", "parts",
+                 "count_address", "_shape", "_dtype", "_is_contiguous", "_seen", "_count")  # nearer than in a dictionary
 
     def __init__(self, runtime: Runtime, name: str, parameter: torch.Tensor, format: str, tiles: list[int],
                  first_element: int, in_memory: list[bool], paths: list) -> None:
         self.name = name
+        self.parameter = parameter
         self.format = format
         self.completed = 0  # steps
         self.paths = [] if all(in_memory) else paths
-        self._shape, self._dtype, self._is_contiguous = parameter.shape, parameter.dtype, parameter.is_contiguous()
+        local = local_of(parameter)
+        self.is_distributed = local is not parameter
+        self._shape, self._dtype, self._is_contiguous = local.shape, local.dtype, local.is_contiguous()
         self._seen = None  # of the parameter after the last update
-        self.is_distributed = False  # the parameter is a DTensor, of which this is a shard
         self._count = torch.zeros(())
-        self._count_address = self._count.data_ptr()
+        self.count_address = self._count.data_ptr()
         self.has_master = format not in ("moments", "moments_bf16") and parameter.dtype != torch.float32
         """Whether the states have more of the master than the parameter."""
         self.tiles = []
@@ -118,12 +123,12 @@ class OffloadedStates:
                    wanted=f"shape {tuple(self._shape)}, {self._dtype}", got=f"{tuple(parameter.shape)}, {parameter.dtype}, strides {parameter.stride()}",
                    advice="load_state_dict() makes its states again; or make another optimizer")
 
-    def check(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Raises InvalidArgument for what cannot be updated."""
+    def check(self, parameter: torch.Tensor, gradient: torch.Tensor) -> bool:
+        """Returns whether an update takes the gradient as it is. Raises InvalidArgument for what cannot be updated."""
         if gradient.shape == self._shape == parameter.shape and gradient.dtype is self._dtype is parameter.dtype \
-                and gradient.layout is torch.strided and gradient.is_contiguous() and self._is_contiguous \
-                and parameter.is_contiguous():
-            return  # what nearly all are
+                and self._is_contiguous and parameter.is_contiguous() and gradient.layout is torch.strided \
+                and gradient.is_contiguous() and (parameter.is_cpu and gradient.is_cpu or gradient.device == parameter.device):
+            return True  # as nearly all are
         self.check_parameter(parameter)
         if not is_dense(parameter):
             refuse("its memory is not contiguous", self.name, got=f"strides {parameter.stride()}",
@@ -136,15 +141,16 @@ class OffloadedStates:
                    got=str(tuple(gradient.shape)))
         if gradient.device != parameter.device:
             refuse("its gradient is on another device", self.name, wanted=str(parameter.device), got=str(gradient.device))
+        return False
 
-    def remember(self, parameter: torch.Tensor) -> None:
+    def remember(self, address: int, version: int) -> None:
         """Notes the parameter as it is: an update writes it where PyTorch does not count. For is_changed()."""
-        self._seen = (parameter.data_ptr(), parameter._version)
+        self._seen = (address, version)
 
     def is_changed(self, parameter: torch.Tensor) -> bool:
         """Whether masters are to be made of the parameter again, since it has changed after the last update: a part of
         the old master does not fit another value."""
-        return self.has_master and self.completed > 0 and self._seen != (parameter.data_ptr(), parameter._version) \
+        return self.has_master and self._seen != (parameter.data_ptr(), parameter._version) and self.completed > 0 \
             and not self.are_torn
 
     def take_over(self, parameter: torch.Tensor, workers: Workers) -> None:
@@ -158,14 +164,13 @@ class OffloadedStates:
             master = on_host.to(torch.float32, copy=True)
             tile.restore(on_host.data_ptr(), master.data_ptr(), moments[0].data_ptr(), moments[1].data_ptr(),
                          tile.completed, workers)
-        self.remember(parameter)
+        self.remember(parameter.data_ptr(), parameter._version)
 
-    def count_in(self, state: dict) -> int:
-        """The address of the number of steps in Optimizer.state."""
+    def count_in(self, state: dict) -> None:
+        """Makes "step" of Optimizer.state the tensor at `count_address`."""
         if state.get("step") is not self._count:
             self._count = state["step"] = torch.zeros(())
-            self._count_address = self._count.data_ptr()
-        return self._count_address
+            self.count_address = self._count.data_ptr()
 
     def reset(self) -> None:
         """Makes them as they were before the first step."""
@@ -174,15 +179,25 @@ class OffloadedStates:
             tile.reset()
 
 
-@dataclasses.dataclass
 class Update:
-    """A step of a parameter. The tensors are local ones, which keep their memory if the parameter gets another one."""
+    """A step of a parameter.
 
-    states: OffloadedStates
-    number: int  # of the step
-    parameter: torch.Tensor
-    gradient: torch.Tensor  # that OffloadedStates.check() has seen
-    hyperparameters: Sequence[float]
+    states: of the parameter. number: of the step. parameter, gradient: local tensors. hyperparameters: learning rate,
+    betas, epsilon, decay, and the factor of gradients. Raises InvalidArgument for what cannot be updated."""
+
+    __slots__ = ("states", "number", "parameter", "gradient", "hyperparameters", "is_ready", "_address")
+
+    def __init__(self, states: OffloadedStates, number: int, parameter: torch.Tensor, gradient: torch.Tensor,
+                 hyperparameters: Sequence[float]) -> None:
+        if states.is_distributed:
+            parameter, gradient = local_of(parameter), local_of(gradient)
+        self.states = states
+        self.number = number
+        self.parameter = parameter
+        self.gradient = gradient
+        self.hyperparameters = hyperparameters
+        self._address = parameter.data_ptr()
+        self.is_ready = states.check(parameter, gradient)  # the gradient, as it is
 
     def ready_gradient(self) -> torch.Tensor:
         """The gradient, in the parameter's order of memory and of a type that an update takes; often the same tensor."""
@@ -194,3 +209,16 @@ class Update:
     @property
     def is_complete(self) -> bool:
         return bool(self.states.tiles) and all(tile.completed == self.number for tile in self.states.tiles)
+
+    def note(self) -> None:
+        """That it is complete."""
+        states = self.states
+        states.completed = self.number
+        if states.has_master:
+            states.remember(self._address, self.parameter._version)
+
+    def check_memory(self) -> None:
+        """Raises FailedState if the parameter has got other memory meanwhile: the update has changed the former one."""
+        if local_of(self.states.parameter).data_ptr() != self._address:
+            refuse("it has got other memory during its update", self.states.name,
+                   advice="change parameters and gradients between steps", kind=FailedState)

@@ -91,7 +91,7 @@ def restore(saved: Saved, parameter: torch.Tensor, states: OffloadedStates, work
         if not is_on_host(flat):
             flat[part].copy_(on_host)
     states.completed = saved.step
-    states.remember(local)
+    states.remember(local.data_ptr(), local._version)
 
 
 def fill_state_dict(optimizer, state_dict: dict) -> None:

@@ -65,9 +65,8 @@ def test_ranges_that_overlap_are_those_of_the_last_write(directory):
 
 def test_a_file_that_was_removed_is_none(directory):
     handle, path = async_io.aio_handle(), directory / "a"
-    handle.async_pwrite(block(1), str(path))
+    write(handle, path, block(1))
     path.unlink()
-    assert handle.wait() == 1
     with pytest.raises(penstock.NotFound):
         read(handle, path)
 

@@ -185,7 +185,10 @@ def fail_after(tiles):
     whole = host_update._step_tiles
 
     def step(steps, workers, found):
-        whole(steps[:tiles], workers, found)
+        left = tiles
+        for those, *rest in steps:
+            whole([(those[:left], *rest)], workers, found)
+            left -= min(left, len(those))
         raise penstock.NoSpace("full")
     return step
 
@@ -227,22 +230,38 @@ def test_a_state_dict_of_half_a_step_is_refused_to_a_signal_handler():
     assert {int(values["step"]) for values in optimizer.state_dict()["state"].values()} == {2}
 
 
-def test_a_parameter_that_gets_other_memory_during_its_update_is_refused():
-    model = make_model()
+def test_a_parameter_that_gets_other_memory_before_its_update_has_it_there():
+    straight, model = make_model(), make_model()
+    train(straight, penstock.torch.AdamW(straight), range(3))
     optimizer = penstock.torch.AdamW(model, tile_elements=tile_elements)
     train(model, optimizer, [0])
     whole = host_update._step_tiles
 
     def step(*arguments):
         for parameter in model:
-            parameter.data = parameter.data.clone()  # the former memory stays until the update is over
-        gc.collect()
+            parameter.data = parameter.data.clone()
         whole(*arguments)
     set_gradients(model, 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host_update, "_step_tiles", step)
-        with pytest.raises(penstock.FailedState, match="other memory during its update.*number 0 of group 0"):
-            optimizer.step()
+        optimizer.step()
+    train(model, optimizer, [2])
+    assert_equal(model, straight)
+
+
+def test_a_parameter_of_another_device_that_gets_other_memory_during_its_update_is_refused(monkeypatch):
+    monkeypatch.setattr(penstock.torch.adamw, "is_on_host", lambda _: False)
+    model = make_model()
+    optimizer = penstock.torch.AdamW(model, tile_elements=tile_elements)
+    set_gradients(model, 0)
+    whole = host_update._step_tiles
+
+    def step(*arguments):
+        whole(*arguments)
+        model[0].data = model[0].data.clone()
+    monkeypatch.setattr(host_update, "_step_tiles", step)
+    with pytest.raises(penstock.FailedState, match="other memory during its update.*number 0 of group 0"):
+        optimizer.step()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
