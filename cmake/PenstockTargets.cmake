@@ -48,6 +48,13 @@ function(penstock_program name)
   target_link_libraries(${name} PRIVATE ${ARG_LINKS})
 endfunction()
 
+# penstock_compile_faster(TARGET): for programs whose time is spent in the library, not in their own code.
+function(penstock_compile_faster target)
+  target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1
+    # GCC 12 reports bounds of std::string falsely at -O1.
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds -Wno-stringop-overflow>>)
+endfunction()
+
 # penstock_private_headers(TARGET): lets the target include the private headers of src/ and kernels/, which are not
 # installed. For the library's own tests, tools and benchmarks; examples use only the public headers.
 function(penstock_private_headers target)
@@ -67,5 +74,7 @@ function(penstock_test name)
   endif()
   penstock_program(${name} SOURCES ${ARG_SOURCES} LINKS ${ARG_LINKS} penstock_testkit GTest::gtest_main)
   penstock_private_headers(${name})
+  penstock_compile_faster(${name})
+  target_precompile_headers(${name} REUSE_FROM penstock_testheaders)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_PREFIX "${ARG_PREFIX}" PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${timeout})
 endfunction()

@@ -38,7 +38,7 @@ Error refused(std::string name) {
 }
 
 /// The start of a text that may have any length.
-std::string quoted(std::string_view text) {
+std::string quoted_start(std::string_view text) {
   constexpr std::size_t length_max = 60;
   const bool cut = text.size() > length_max;
   return '"' + std::string(text.substr(0, length_max)) + (cut ? "\"…" : "\"");
@@ -52,7 +52,7 @@ Result<std::uint32_t> number(const std::string& name, const std::string& text, s
   if (parsed.ec == std::errc() && parsed.ptr == end && value >= smallest && value <= largest) return value;
   return refused(name)
       .wanted("a number from " + std::to_string(smallest) + " to " + std::to_string(largest))
-      .got(quoted(text))
+      .got(quoted_start(text))
       .advice("set it as the launcher does");
 }
 
@@ -288,7 +288,7 @@ Result<Launch> find_launch(const LaunchOptions& options, const Environment& envi
 
 Result<Endpoint> Endpoint::parse(std::string_view text) {
   const auto bad = [&text](const char* wanted) {
-    return Error::invalid_argument("Endpoint::parse").wanted(wanted).got(quoted(text));
+    return Error::invalid_argument("Endpoint::parse").wanted(wanted).got(quoted_start(text));
   };
   constexpr const char* form = "host:port, or [address]:port for IPv6";
   const std::size_t colon = text.rfind(':');

@@ -1,0 +1,1 @@
+// Compiled so that its precompiled headers are, see CMakeLists.txt.
