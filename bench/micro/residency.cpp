@@ -39,6 +39,13 @@ class Residency : private HostResidency::Effects {
     next_ = 0;
     residency_.end_round();
   }
+  /// What the end of a round does: the next one is planned.
+  void plan_round() {
+    std::vector<NextUses::Use> uses;
+    uses.reserve(order_.size());
+    for (const tiers::TensorId tensor : order_) uses.push_back({tensor, access_});
+    residency_.predict(std::move(uses));
+  }
   [[nodiscard]] std::uint64_t loads() const { return loads_; }
 
  private:
@@ -103,6 +110,16 @@ void decide(benchmark::State& state, Access access, Sizes sizes) {
   state.counters["loads"] = benchmark::Counter(static_cast<double>(residency.loads() - loads_before),
                                                benchmark::Counter::kAvgIterations);
 }
+
+void plan_round(benchmark::State& state) {
+  Residency residency(static_cast<std::uint32_t>(state.range(0)), Access::modify, Sizes::mixed);
+  for (auto _ : state) residency.plan_round();
+}
+BENCHMARK(plan_round)
+    ->Name("residency/plan_round")
+    ->RangeMultiplier(10)
+    ->Range(1000, 100'000)
+    ->Unit(benchmark::kMillisecond);
 
 // A whole number of rounds for each size, because loads are not spread evenly over a round.
 constexpr std::int64_t uses = 100'000;

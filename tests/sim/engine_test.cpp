@@ -112,9 +112,28 @@ TEST(Engine, GivesTheSameBitsForAnyTileDepthRequestThreadCountAndPolicy) {
   options.config.penstock.host_budget = smallest_host_budget(options);
   options.request_max = 1_MiB;
   options.threads = 2;
-  options.config.penstock.eviction = swap::Eviction::lru;
-  const RunResult result = train(options);
-  EXPECT_EQ(result.digest, reference) << (result.error ? result.error->message() : "");
+  for (const auto eviction : {swap::Eviction::lru, swap::Eviction::reuse_distance}) {
+    options.config.penstock.eviction = eviction;
+    const RunResult result = train(options);
+    EXPECT_EQ(result.digest, reference) << (result.error ? result.error->message() : "");
+  }
+}
+
+TEST(Engine, ReadsAgainWhatTheReuseDistanceDoesNotKeep) {
+  RunOptions options{.config = on_disk(), .model = test::deep_model()};
+  options.config.penstock.host_budget = 64_MiB;  // for everything
+  const auto read = [&](swap::Eviction eviction, std::uint64_t distance) {
+    options.config.penstock.eviction = eviction;
+    options.config.max_reuse_distance = ElementCount(distance);
+    const RunResult result = train(options);
+    EXPECT_FALSE(result.error) << result.error->message();
+    return result.bytes_read;
+  };
+  const ByteCount planned = read(swap::Eviction::planned, 0);
+  const ByteCount none = read(swap::Eviction::reuse_distance, 0);
+  const ByteCount some = read(swap::Eviction::reuse_distance, 1'000'000'000);
+  EXPECT_LT(planned, some) << "optimizer tiles are used once a step";
+  EXPECT_LT(some, none);
 }
 
 TEST(Engine, GivesTheSameBitsInEverySimulatedOrder) {

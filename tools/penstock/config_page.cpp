@@ -67,7 +67,9 @@ constexpr Difference differences[] = {
      "in the numerator too, as in PyTorch"},
     {"`max_live_parameters`", "throttles the prefetch", "limits what is gathered"},
     {"`max_reuse_distance`", "parameters that are used again later are dropped after their use",
-     "only with `penstock.release: reuse_distance`; else when their memory is needed, those used last first"},
+     "only with `penstock.release` or `penstock.eviction` reuse_distance; else when their memory is needed, "
+     "those used "
+     "last first"},
     {"`param_persistence_threshold`", "parameters up to it are never dropped",
      "flats of such parameters only are dropped last, and again with each update, as in DeepSpeed"},
     {"`offload_param.max_in_cpu`", "10^9 unless given: what is below it is not on nvme",

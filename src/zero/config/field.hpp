@@ -45,7 +45,8 @@ inline constexpr std::array enumerators<Reduction>{Reduction::exact, Reduction::
 template <>
 inline constexpr std::array enumerators<DType>{DType::fp32, DType::fp16, DType::bf16};
 template <>
-inline constexpr std::array enumerators<swap::Eviction>{swap::Eviction::lru, swap::Eviction::planned};
+inline constexpr std::array enumerators<swap::Eviction>{swap::Eviction::lru, swap::Eviction::planned,
+                                                        swap::Eviction::reuse_distance};
 template <>
 inline constexpr std::array enumerators<tiers::EngineChoice>{
     tiers::EngineChoice::automatic, tiers::EngineChoice::io_uring, tiers::EngineChoice::libaio,

@@ -134,9 +134,15 @@ constexpr Key keys[] = {
      .read_by = plan},
     {.path = "penstock.eviction",
      .kind = text,
-     .help = "policy that chooses the host copy to evict when memory is needed",
-     .bytes = "none; what is read from nvme",
-     .choices = "lru|planned",
+     .help = "policy that chooses the host copy to evict when memory is needed. planned: the one whose next "
+             "use is "
+             "furthest away; lru: the least recently used; reuse_distance: as lru, and a copy is dropped "
+             "after its "
+             "use unless it is used again in the same step before parameters of "
+             "zero_optimization.max_reuse_distance elements, as in DeepSpeed; other tensors count with their "
+             "bytes",
+     .bytes = "none; what is read from nvme, of which planned reads least",
+     .choices = "lru|planned|reuse_distance",
      .field = own<&PenstockConfig::eviction>,
      .read_by = runtime},
     {.path = "penstock.release",

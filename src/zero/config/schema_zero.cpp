@@ -111,7 +111,8 @@ constexpr Key keys[] = {
     {.path = "zero_optimization.max_reuse_distance",
      .kind = count,
      .help = "with penstock.release \"reuse_distance\": parameters are dropped after their use if the units "
-             "before the next one that needs them have as many elements",
+             "before the next one that needs them have as many elements; with penstock.eviction "
+             "\"reuse_distance\", host copies likewise",
      .bytes = "device: less is held; more is gathered and read",
      .field = field<&Draft::config, &Config::max_reuse_distance>,
      .read_by = engine},

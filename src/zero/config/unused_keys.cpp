@@ -51,8 +51,9 @@ bool offloads_only_states(const Draft& draft) {
 bool offloads_only_parameters(const Draft& draft) {
   return draft.config.offload_param.device != OffloadDevice::none && updates_on_device(draft);
 }
-bool releases_as_planned(const Draft& draft) {
-  return draft.config.penstock.release != Release::reuse_distance;
+bool needs_no_reuse_distance(const Draft& draft) {
+  return draft.config.penstock.release != Release::reuse_distance &&
+         draft.config.penstock.eviction != swap::Eviction::reuse_distance;
 }
 bool has_adam_w(const Draft& draft) {
   return draft.optimizer_type.value_or("AdamW") == "AdamW" && !draft.adam_w_mode;
@@ -112,8 +113,9 @@ constexpr Rule rules[] = {
 
     {"zero_optimization.max_live_parameters", is_below_stage_3, whole},
     {"zero_optimization.max_reuse_distance", is_below_stage_3, whole},
-    {"zero_optimization.max_reuse_distance", releases_as_planned,
-     "penstock.release is planned, which keeps parameters while there is room"},
+    {"zero_optimization.max_reuse_distance", needs_no_reuse_distance,
+     "neither penstock.release nor penstock.eviction is reuse_distance, so parameters are kept while there "
+     "is room"},
     {"zero_optimization.prefetch_bucket_size", is_below_stage_3, whole},
     {"zero_optimization.param_persistence_threshold", is_below_stage_3, whole},
     {"zero_optimization.model_persistence_threshold", is_below_stage_3, whole},

@@ -342,6 +342,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
 
   MemoryPlan plan;
   plan.fingerprint = plan_fingerprint(config, model, ranks);
+  plan.ranks = ranks;
   plan.local_ranks = local_ranks;
   plan.shares_memory = ranks == 1 && device_memory == tiers::DeviceMemory::host;
   plan.flats_in_host = flats_in_host(config, shards);

@@ -59,6 +59,9 @@ swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config, std::uint
   swap::RuntimeOptions options{.host_budget = host_budget};
   options.pinning = config.pins_host_memory() ? tiers::Pinning::preferred : tiers::Pinning::none;
   options.eviction = config.penstock.eviction;
+  // Of the parameters, this rank has shards.
+  const auto reuse_distance = bytes_of(config.max_reuse_distance, config.dtype);
+  options.reuse_distance_max = (reuse_distance ? *reuse_distance : ByteCount(~std::uint64_t{0})) / ranks;
   options.lookahead = host_budget / 4;
   const auto& directories = config.swap_directories();
   if (swap_bytes.is_zero()) return options;
@@ -89,6 +92,7 @@ Result<swap::RuntimeOptions> shared_runtime_options(std::span<const PlannedEngin
     const MemoryPlan& plan = *engine.plan;
     uses.push_back(runtime_use(plan, static_cast<std::uint32_t>(uses.size())));
     pins = pins || engine.config->pins_host_memory();
+    all.ranks = plan.ranks;
     all.local_ranks = plan.local_ranks;
     all.swap_bytes += plan.swap_bytes;
     all.swap_tensor_max = std::max(all.swap_tensor_max, plan.swap_tensor_max);

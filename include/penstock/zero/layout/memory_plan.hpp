@@ -29,6 +29,7 @@ struct MemoryPlan {
   ByteCount committed_copies;
 
   std::uint64_t fingerprint = 0;  ///< of the configuration, layout and number of ranks; 0: not a plan
+  std::uint32_t ranks = 1;        ///< among which parameters are divided
   std::uint32_t local_ranks = 1;  ///< ranks that share this machine and its host budget
   /// The rank is alone and its device's memory is host memory: tensors in host memory are not copied for the device,
   /// and a UnitLease gives access to the parameter shards themselves.

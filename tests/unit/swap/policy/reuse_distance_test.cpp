@@ -1,6 +1,9 @@
 #include "swap/policy/reuse_distance.hpp"
 
+#include "kit/golden.hpp"
+
 #include <gtest/gtest.h>
+#include <json/json.h>
 #include <vector>
 
 namespace penstock::swap {
@@ -62,6 +65,24 @@ TEST(ReuseDistance, CountsNoForgottenTensors) {
   distance.rebuild(uses, size_of);
   uses.use(a, Access::read);
   EXPECT_TRUE(distance.keeps(uses, a));
+}
+
+/// The use of a module is that of its parameters, so that the order of modules is that of uses.
+TEST(ReuseDistance, KeepsWhatDeepSpeedKeeps) {
+  for (const Json::Value& golden : penstock::test::golden_json("reuse_distance.json")) {
+    NextUses uses;
+    std::vector<tiers::TensorId> order;
+    for (const Json::Value& module : golden["order"]) order.push_back(tiers::TensorId(module.asUInt64()));
+    uses.predict(reads(order));
+    ReuseDistance distance{ByteCount(golden["max_reuse_distance"].asUInt64())};
+    distance.rebuild(uses, [&](tiers::TensorId tensor) {
+      return ByteCount(golden["numel"][static_cast<Json::ArrayIndex>(tensor)].asUInt64());
+    });
+    for (Json::ArrayIndex i = 0; i < order.size(); ++i) {
+      uses.use(order[i], Access::read);
+      EXPECT_EQ(distance.keeps(uses, order[i]), golden["kept"][i].asInt() == 1) << golden << i;
+    }
+  }
 }
 
 }  // namespace

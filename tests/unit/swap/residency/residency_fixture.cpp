@@ -8,6 +8,14 @@ namespace penstock::swap::test {
 using tiers::CopyState;
 using tiers::TensorId;
 
+std::array<std::thread::id, 2> two_thread_ids() {
+  std::thread one([] {}), two([] {});
+  const std::array ids{one.get_id(), two.get_id()};
+  one.join();
+  two.join();
+  return ids;
+}
+
 ResidencyFixture::ResidencyFixture(const Options& options)
     : budget(tiers::Tier::host, options.host_budget, ledger),
       extents(options.paths, Alignment(4096)),

@@ -7,14 +7,19 @@
 #include <penstock/tiers/store/ledger.hpp>
 #include "tiers/store/memory_budget.hpp"
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace penstock::swap::test {
+
+/// Of two threads.
+[[nodiscard]] std::array<std::thread::id, 2> two_thread_ids();
 
 /// Host residency without memory and disk: effects are recorded, and the test finishes them.
 class ResidencyFixture : private HostResidency::Effects {

@@ -19,15 +19,6 @@ using test::ResidencyFixture;
 using tiers::CopyState;
 using tiers::TensorId;
 
-/// Of two threads.
-std::array<std::thread::id, 2> two_thread_ids() {
-  std::thread one([] {}), two([] {});
-  const std::array ids{one.get_id(), two.get_id()};
-  one.join();
-  two.join();
-  return ids;
-}
-
 class RandomRun {
  public:
   explicit RandomRun(std::uint64_t seed)
@@ -238,7 +229,7 @@ class RandomRun {
     return true;
   }
 
-  const std::array<std::thread::id, 2> threads_ = two_thread_ids();
+  const std::array<std::thread::id, 2> threads_ = test::two_thread_ids();
   SeededRandom random_;
   ResidencyFixture fixture_;
   HostResidency& residency_ = fixture_.residency;

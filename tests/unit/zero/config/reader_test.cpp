@@ -161,12 +161,11 @@ TEST(ConfigReader, NotesEveryKeyThatHasNoEffectHere) {
     "zero_optimization": {"stage": 3, "max_reuse_distance": 2e9}, "optimizer": {"type": "Adam"}})");
 
   ASSERT_TRUE(config) << config.error().message();
-  EXPECT_EQ(
-      config->notes,
-      (std::vector<std::string>{
-          "steps_per_print, line 1: no effect here: concerns DeepSpeed's own reports only",
-          "zero_optimization.max_reuse_distance, line 2: has no effect: penstock.release is planned, which "
-          "keeps parameters while there is room"}));
+  EXPECT_EQ(config->notes,
+            (std::vector<std::string>{
+                "steps_per_print, line 1: no effect here: concerns DeepSpeed's own reports only",
+                "zero_optimization.max_reuse_distance, line 2: has no effect: neither penstock.release nor "
+                "penstock.eviction is reuse_distance, so parameters are kept while there is room"}));
 }
 
 TEST(ConfigReader, RefusesBothNamesOfAKeyAndOldAndNewTogether) {

@@ -139,6 +139,24 @@ TEST(MemoryPlan, RefusesTwoOffloadBlocksThatNameDifferentDirectories) {
             "b");
 }
 
+TEST(MemoryPlan, GivesTheRuntimeTheReuseDistanceOfARanksShards) {
+  Config config = test::RunOptions::default_config();
+  config.dtype = DType::bf16;
+  config.max_reuse_distance = ElementCount(3'000'000);
+  config.penstock.eviction = swap::Eviction::reuse_distance;
+  const auto options = [&](std::uint32_t ranks) {
+    return plan_memory(config, test::small_model(), ranks, 1).value().runtime_options(config, 0);
+  };
+  EXPECT_EQ(options(1).eviction, swap::Eviction::reuse_distance);
+  EXPECT_EQ(options(1).reuse_distance_max, ByteCount(6'000'000));
+  EXPECT_EQ(options(3).reuse_distance_max, ByteCount(2'000'000));
+  const auto plan = plan_memory(config, test::small_model(), 3, 1).value();
+  const PlannedEngine engine{.config = &config, .plan = &plan};
+  EXPECT_EQ(shared_runtime_options(std::span(&engine, 1), 0)->reuse_distance_max, ByteCount(2'000'000));
+  config.max_reuse_distance = ElementCount(std::uint64_t{1} << 63);  // more than a ByteCount holds
+  EXPECT_EQ(options(1).reuse_distance_max, ByteCount(~std::uint64_t{0}));
+}
+
 TEST(MemoryPlan, GivesARankThePathsOfItsNode) {
   Config config = test::RunOptions::default_config();
   config.offload_param =
