@@ -13,12 +13,17 @@
 
 #include "measure/run_main.hpp"
 
+#include <penstock/base/on_signal.hpp>
+#include <penstock/base/time.hpp>
 #include <penstock/zero/launch/launch.hpp>
+#include <penstock/zero/report/run_report.hpp>
 
 #include <unistd.h>
 #include <atomic>
 #include <barrier>
+#include <csignal>
 #include <cstdio>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -65,12 +70,35 @@ Error lost(Error error, std::uint32_t step, std::uint32_t steps, std::uint32_t r
                                ", on rank " + std::to_string(rank) + ", and what was trained before");
 }
 
+/// Prints the report of each rank of this process to standard error when it gets SIGUSR1. Null, with a note, if that is
+/// not possible.
+std::unique_ptr<OnSignal> report_on_signal(const RankGroup& group, const TrainingReport::Trainers& trainers,
+                                           const zero::Config& config, const DiskLimit* limit,
+                                           TimePoint began) {
+  zero::ReportFacts facts;
+  const auto& directories = config.swap_directories();
+  if (limit != nullptr && directories.size() == 1)
+    facts.drives = {{directories[0], limit->mixed / static_cast<double>(trainers.size())}};
+  auto asked = OnSignal::create(SIGUSR1, [&group, &trainers, facts, began]() mutable {
+    facts.elapsed = Clock::steady().now() - began;
+    for (std::uint32_t here = 0; here < trainers.size(); ++here) {
+      facts.rank = group.identity(here).rank;
+      std::fprintf(stderr, "\n%s", to_text(zero::report_of(trainers[here]->runtime(), facts)).c_str());
+    }
+  });
+  if (asked) return std::move(*asked);
+  std::fprintf(stderr, "note: no report on SIGUSR1: %s\n", asked.error().message().c_str());
+  return nullptr;
+}
+
 /// Trains the ranks of this process, each on a thread. The process of rank 0 prints the report to standard output.
 Run train(const Arguments& arguments, const RankGroup& group, const zero::Config& config, const Text& text,
           TrainingStates& states, const DiskLimit* limit, TraceReport* trace, const OutputFile* json) {
   const std::uint32_t ranks = group.size();
   const bool leads = group.identity(0).rank == 0;
   std::vector<std::unique_ptr<RankTrainer>> trainers(ranks);
+  std::unique_ptr<OnSignal> asked;  // ends before the trainers
+  const TimePoint began = Clock::steady().now();
   std::vector<StepReport> reports(ranks);
   std::optional<TrainingReport> report;
   if (leads) report.emplace(arguments.model, arguments.training, ranks, limit, !arguments.cuda);
@@ -99,6 +127,7 @@ Run train(const Arguments& arguments, const RankGroup& group, const zero::Config
       for (const std::string& note : trainers[here]->notes())
         std::fprintf(stderr, "note: %s\n", note.c_str());
     }
+    bool has_stepped = false;
     std::uint32_t step = states.first_step();
     if (const auto committed = trainers[here]->committed_steps()) {
       step = static_cast<std::uint32_t>(*committed);
@@ -122,6 +151,8 @@ Run train(const Arguments& arguments, const RankGroup& group, const zero::Config
         auto agreed = group.agree({.loss = mean_loss(reports), .signal = stop_signal()});
         if (!agreed) return lost(std::move(agreed).error(), step + 1, arguments.training.steps, rank);
         run.signal = agreed->signal;
+        if (!std::exchange(has_stepped, true))
+          asked = report_on_signal(group, trainers, config, limit, began);
         if (report) report->step(step, agreed->loss, reports, trainers);
         for (std::uint32_t i = 0; trace != nullptr && i < ranks; ++i) trace->add(i, *trainers[i]->timeline());
         for (const std::string& message : group.take_messages())
@@ -351,7 +382,8 @@ int run(Arguments arguments) {
   // Before all else: a rank that cannot start tells the others.
   const auto group = join(arguments, *launch, /*attempt=*/0);
   if (!group) return fail(group.error(), "cannot join the other ranks");
-  note_stop_signals();  // until now they end the process
+  note_stop_signals();            // until now they end the process
+  std::signal(SIGUSR1, SIG_IGN);  // until a step has ended
   const auto outcome = run(arguments, *launch, *group);
   if (const int* const status = std::get_if<int>(&outcome)) return *status;
   const auto& [error, what] = std::get<Failure>(outcome);

@@ -6,6 +6,7 @@ import contextlib
 import numbers
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 
 from ._core import Path, Runtime, Tensor
@@ -52,6 +53,7 @@ class Store:
             refuse("Store", "it has something else than paths", "paths", wanted="a sequence of penstock.Path", got=repr(paths),
                    advice='[penstock.Path("/nvme", capacity=64 << 30)]')
         budget = int(budget)
+        self._began = time.monotonic()
         self._runtime = Runtime(budget, list(paths), pinning=pinning, lookahead=max(64 << 20, budget))
         self._budget = budget
         self._piece = max(4096, min(_piece_most, budget // 4 // 4096 * 4096))
@@ -200,6 +202,12 @@ class Store:
         """That of the runtime: bytes read from the drives and written to them, seconds of waits, and so on."""
         self._check_open("Store.report")
         return self._runtime.report()
+
+    def report_text(self, format: str = "text", *, rank: int = 0) -> str:
+        """What the store has taken and moved since it was made, by drive. format: "text", "json", or "prometheus" for its
+        text format. rank: of this process, which metrics have as a label."""
+        self._check_open("Store.report_text")
+        return self._runtime.report_text(format, elapsed=time.monotonic() - self._began, rank=rank)
 
     def take_messages(self) -> list[str]:
         """What has happened since the last call and was no error."""

@@ -42,6 +42,10 @@ inline const Choices io_engines{{"automatic", PENSTOCK_IO_AUTOMATIC},
                                 {"libaio", PENSTOCK_IO_LIBAIO},
                                 {"threads", PENSTOCK_IO_THREADS}};
 
+inline const Choices report_formats{{"text", PENSTOCK_REPORT_TEXT},
+                                    {"json", PENSTOCK_REPORT_JSON},
+                                    {"prometheus", PENSTOCK_REPORT_PROMETHEUS}};
+
 inline const Choices pinnings{
     {"none", PENSTOCK_PIN_NONE}, {"preferred", PENSTOCK_PIN_PREFERRED}, {"required", PENSTOCK_PIN_REQUIRED}};
 

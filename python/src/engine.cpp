@@ -266,6 +266,17 @@ nb::dict Engine::report() const {
   return fields;
 }
 
+nb::str Engine::report_text(const std::string& format, double elapsed) const {
+  constexpr const char* function = "Engine.report_text";
+  const penstock_report_options options{.size = sizeof(options),
+                                        .format = number_of(format, report_formats, function, "format"),
+                                        .elapsed_seconds = elapsed};
+  const auto engine = engine_.get(function);
+  penstock_lines* texts = nullptr;
+  run([&] { return penstock_engine_report_text(engine.get(), &options, &texts); });
+  return to_text(texts);
+}
+
 nb::list Engine::notes() const {
   const auto engine = engine_.get("Engine.notes");
   return lines_of([&](penstock_lines** lines) { return penstock_engine_notes(engine.get(), lines); });
@@ -376,6 +387,7 @@ elements, dtype), with address 0 where there is none; memory is contiguous and t
       .def("finish_update", &Engine::finish_update)
       .def("abandon_step", &Engine::abandon_step, nb::arg("cause"))
       .def("report", &Engine::report, nb::sig("def report(self) -> dict[str, typing.Any]"))
+      .def("report_text", &Engine::report_text, nb::arg("format"), nb::arg("elapsed"))
       .def_prop_ro("notes", &Engine::notes)
       .def("digest", &Engine::digest)
       .def("commit", &Engine::commit, nb::arg("client"))

@@ -80,6 +80,7 @@ class Engine {
   void finish_update();
   void abandon_step(const std::string& cause);
   [[nodiscard]] nb::dict report() const;
+  [[nodiscard]] nb::str report_text(const std::string& format, double elapsed) const;
   [[nodiscard]] nb::list notes() const;
   [[nodiscard]] std::string digest() const;
   void commit(nb::bytes client);

@@ -76,4 +76,12 @@ nb::list to_list(penstock_lines* lines) {
   return texts;
 }
 
+nb::str to_text(penstock_lines* lines) {
+  const std::unique_ptr<penstock_lines, void (*)(penstock_lines*)> owned(lines, penstock_lines_free);
+  std::string text;
+  for (std::size_t i = 0; i < penstock_lines_count(lines); ++i)
+    text += std::string(penstock_lines_get(lines, i)) + '\n';
+  return nb::str(text_of(text));
+}
+
 }  // namespace penstock::python

@@ -39,5 +39,7 @@ void run(const Call& call) {
 
 /// The texts, which it frees.
 [[nodiscard]] nb::list to_list(penstock_lines* lines);
+/// One text, with a line break behind each; it frees them.
+[[nodiscard]] nb::str to_text(penstock_lines* lines);
 
 }  // namespace penstock::python

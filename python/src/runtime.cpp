@@ -23,7 +23,9 @@ namespace penstock::python {
 
 namespace {
 
-const Choices evictions{{"planned", PENSTOCK_EVICT_PLANNED}, {"lru", PENSTOCK_EVICT_LRU}};
+const Choices evictions{{"planned", PENSTOCK_EVICT_PLANNED},
+                        {"lru", PENSTOCK_EVICT_LRU},
+                        {"reuse_distance", PENSTOCK_EVICT_REUSE_DISTANCE}};
 const Choices accesses{
     {"read", PENSTOCK_READ}, {"modify", PENSTOCK_MODIFY}, {"overwrite", PENSTOCK_OVERWRITE}};
 
@@ -172,7 +174,7 @@ PyType_Slot lease_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(Lease::ge
 }  // namespace
 
 Runtime::Runtime(const Count& host_budget, const std::vector<Path>& paths, const std::string& pinning,
-                 const std::string& eviction, const Count& lookahead) {
+                 const std::string& eviction, const Count& lookahead, const Count& reuse_distance_max) {
   std::vector<penstock_path> given;
   for (const Path& path : paths) {
     given.push_back({.size = sizeof(penstock_path),
@@ -192,6 +194,7 @@ Runtime::Runtime(const Count& host_budget, const std::vector<Path>& paths, const
       .pinning = number_of(pinning, pinnings, "Runtime", "pinning"),
       .eviction = number_of(eviction, evictions, "Runtime", "eviction"),
       .lookahead = lookahead.get("Runtime", "lookahead", 1),
+      .reuse_distance_max = reuse_distance_max.get("Runtime", "reuse_distance_max"),
   };
   penstock_runtime* made = nullptr;
   run([&] { return penstock_runtime_create(&options, &made); });
@@ -224,6 +227,18 @@ nb::dict Runtime::report() {
   fields["retries"] = report.retries;
   fields["stall_seconds"] = report.stall_seconds;
   return fields;
+}
+
+nb::str Runtime::report_text(const std::string& format, double elapsed, const Count& rank) {
+  constexpr const char* function = "Runtime.report_text";
+  const penstock_report_options options{.size = sizeof(options),
+                                        .format = number_of(format, report_formats, function, "format"),
+                                        .rank = rank.get<std::uint32_t>(function, "rank"),
+                                        .elapsed_seconds = elapsed};
+  const auto runtime = handle_->get(function);
+  penstock_lines* texts = nullptr;
+  run([&] { return penstock_runtime_report_text(runtime.get(), &options, &texts); });
+  return to_text(texts);
 }
 
 nb::list Runtime::notes() {
@@ -303,12 +318,14 @@ files, and moves them between the two. Every block that is read back is verified
 
 host_budget: bytes of host memory, allocated by the call. paths: of the swap files; a tensor that is no in_memory needs one. pinning: "none",
 "preferred" or "required": whether the kernel may swap the memory out. eviction: "planned", the tensor whose next use is
-furthest away, as the round before tells, or "lru". lookahead: most bytes that are loaded before their use is asked
-for.)")
+furthest away, as the round before tells, "lru", or "reuse_distance": as "lru", and after its use a tensor leaves, unless it
+is used again in the same round before reuse_distance_max bytes of other uses, as in DeepSpeed. lookahead: most bytes that
+are loaded before their use is asked for.)")
       .def(nb::init<const Count&, const std::vector<Path>&, const std::string&, const std::string&,
-                    const Count&>(),
+                    const Count&, const Count&>(),
            nb::arg("host_budget"), nb::arg("paths") = nb::list(), nb::kw_only(), nb::arg("pinning") = "none",
-           nb::arg("eviction") = "planned", nb::arg("lookahead") = 64 << 20)
+           nb::arg("eviction") = "planned", nb::arg("lookahead") = 64 << 20,
+           nb::arg("reuse_distance_max") = 0)
       .def("add", &add, nb::arg("name"), nb::arg("nbytes"), nb::kw_only(), nb::arg("in_memory") = false,
            nb::arg("write_behind") = false,
            R"(Adds a tensor, which has no contents. name: for messages. in_memory: it keeps a range of
@@ -338,6 +355,11 @@ naming the tensors that are leased; errors of the disk.)")
       .def("report", &Runtime::report,
            "Bytes of the budget that no tensor has, bytes read and written so far, repeated requests, "
            "seconds of waits.")
+      .def("report_text", &Runtime::report_text, nb::arg("format") = "text", nb::kw_only(),
+           nb::arg("elapsed") = 0.0, nb::arg("rank") = 0,
+           "What the tensors have taken and moved so far, by tier, purpose and drive. format: \"text\", "
+           "\"json\", or \"prometheus\" for its text format. elapsed: seconds of the run, for rates. rank: "
+           "of this process, which metrics have as a label.")
       .def_prop_ro("notes", &Runtime::notes, "Options that are not in effect, with reasons.")
       .def("take_messages", &Runtime::take_messages,
            "What has happened since the last call and was no error, such as stores that moved to another "

@@ -30,7 +30,7 @@ class Runtime {
   using Owner = Handle<penstock_runtime, penstock_runtime_free>;
 
   Runtime(const Count& host_budget, const std::vector<Path>& paths, const std::string& pinning,
-          const std::string& eviction, const Count& lookahead);
+          const std::string& eviction, const Count& lookahead, const Count& reuse_distance_max);
 
   void end_round() { call("Runtime.end_round", penstock_runtime_end_round); }
   void flush() { call("Runtime.flush", penstock_runtime_flush); }
@@ -40,6 +40,7 @@ class Runtime {
   /// Address and bytes.
   [[nodiscard]] std::pair<std::uintptr_t, std::uint64_t> host_memory();
   [[nodiscard]] nb::dict report();
+  [[nodiscard]] nb::str report_text(const std::string& format, double elapsed, const Count& rank);
   [[nodiscard]] nb::list notes();
   [[nodiscard]] nb::list take_messages();
   void close() {

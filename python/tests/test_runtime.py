@@ -1,6 +1,7 @@
 """penstock.Runtime: tensors in host memory under a budget and in swap files."""
 
 import gc
+import json
 import os
 import threading
 
@@ -40,6 +41,26 @@ def test_tensors_beyond_the_budget_come_back_from_the_disk(runtime):
     assert report["bytes_written"] >= 8 * size and report["bytes_read"] >= 8 * size
     assert report["retries"] == 0 and report["stall_seconds"] >= 0
     assert runtime.notes == [] and runtime.take_messages() == []
+
+
+@pytest.mark.parametrize("eviction, distance, reads", [("planned", 0, 0), ("lru", 0, 0), ("reuse_distance", 2 * size, 4),
+                                                       ("reuse_distance", 2 * size + 1, 3)])
+def test_policies_read_again_what_they_do_not_keep(directory, eviction, distance, reads):
+    path = penstock.Path(directory, 16 * size)
+    with penstock.Runtime(4 * size, [path], eviction=eviction, reuse_distance_max=distance, lookahead=1) as runtime:
+        tensors = [runtime.add(name, size, write_behind=True) for name in "abc"]
+
+        def round_of_uses(first="read"):
+            for index, access in zip((0, 1, 2, 0), (first, first, first, "read")):  # a comes again after two tensors
+                with tensors[index].lease(access):
+                    pass
+            runtime.end_round()
+        round_of_uses("overwrite")
+        runtime.flush()
+        round_of_uses()
+        before = runtime.report()["bytes_read"]
+        round_of_uses()
+        assert runtime.report()["bytes_read"] - before == reads * size
 
 
 def test_a_tensor_may_stay_in_memory():
@@ -128,7 +149,7 @@ def test_misuse_is_refused(runtime, directory):
         tensor.lease("overwrite")
     with pytest.raises(penstock.NotFound, match="none"):
         penstock.Runtime(size, [penstock.Path(directory / "none", size)])
-    for options in ({"pinning": "x"}, {"eviction": "x"}):
+    for options in ({"pinning": "x"}, {"eviction": "x"}, {"reuse_distance_max": -1}):
         with pytest.raises(penstock.InvalidArgument):
             penstock.Runtime(size, **options)
     for options in ({"weight": 0.0}, {"request_max": 0}, {"request_max": 5}, {"deadline_seconds": 0.0}, {"engine": "x"}):
@@ -189,3 +210,20 @@ def test_a_forked_process_refuses_it_and_ends(runtime):
         os._exit(status)
     assert os.waitpid(process, 0)[1] == 0
     lease.end()
+
+
+def test_a_report_has_what_was_moved(runtime, directory):
+    tensor = runtime.add("a", size, write_behind=True)
+    fill(tensor, 1)
+    runtime.flush()
+    text = runtime.report_text(elapsed=2.0)
+    assert text.startswith("rank 0, 2.00 s, callers waited ") and text.endswith("\n")
+    assert f"{directory}  " in text and "1.0 MiB" in text
+    report = json.loads(runtime.report_text("json"))
+    assert report["elapsed"] == 0 and report["drives"][0]["written"] == size
+    assert report["traffic"] == [{"purpose": "scratch", "read": 0, "predicted_read": 0, "written": size, "predicted_written": 0}]
+    metrics = runtime.report_text("prometheus", rank=3)
+    assert f'penstock_drive_written_bytes_total{{rank="3",path="0",directory="{directory}"}} {size}\n' in metrics
+    for wrong in ({"format": "xml"}, {"elapsed": -1.0}, {"elapsed": float("nan")}, {"rank": -1}):
+        with pytest.raises(penstock.InvalidArgument):
+            runtime.report_text(**wrong)

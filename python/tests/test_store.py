@@ -1,5 +1,6 @@
 """penstock.Store: named arrays in host memory under a budget, and on drives."""
 
+import json
 import pathlib
 import subprocess
 import sys
@@ -37,6 +38,8 @@ def test_arrays_beyond_the_budget_come_back(store):
     assert len(store) == 12 and "array 3" in store and "array 12" not in store
     assert store.names() == list(store) == [f"array {number}" for number in range(12)]
     assert store.report()["bytes_read"] > 0 and store.notes == [] and store.take_messages() == []
+    written = json.loads(store.report_text("json"))
+    assert written["drives"][0]["read"] == store.report()["bytes_read"] and written["elapsed"] > 0
     assert store.nbytes("array 3") == mib
 
 
@@ -182,7 +185,7 @@ def test_misuse_is_refused(store, call, kind, text):
     lambda store: store.get("a"), lambda store: store.put("a", b"abc"), lambda store: store.prefetch("a"),
     lambda store: store.remove("a"), lambda store: store.park(), lambda store: store.unpark(), lambda store: store.names(),
     lambda store: store.nbytes("a"), lambda store: "a" in store, len, list, lambda store: store.flush(),
-    lambda store: store.report(), lambda store: store.notes, lambda store: store.take_messages(),
+    lambda store: store.report(), lambda store: store.report_text(), lambda store: store.notes, lambda store: store.take_messages(),
 ])
 def test_a_closed_store_is_refused(store, call):
     store.put("a", b"abc")

@@ -3,6 +3,7 @@
 #include "c/config.hpp"
 #include "c/layout.hpp"
 #include "c/process_group.hpp"
+#include "c/report.hpp"
 
 #include <penstock/tiers/device/device.hpp>
 
@@ -177,6 +178,19 @@ penstock_error* penstock_engine_get_report(const penstock_engine* engine, pensto
                              .nvme_bytes = plan.swap_bytes.value()});
     return ok();
   });
+}
+
+penstock_error* penstock_engine_report_text(const penstock_engine* engine,
+                                            const penstock_report_options* options, penstock_lines** lines) {
+  const char* const function = __func__;
+  return c::call(function, {{"engine", engine}, {"options", options}, {"lines", lines}},
+                 [&]() -> Result<void> {
+                   zero::Rank& rank = *engine->job->rank;
+                   PENSTOCK_TRY_ASSIGN(
+                       auto report, c::report_lines(function, rank.runtime(), rank.identity().rank, options));
+                   c::give(lines, std::move(report));
+                   return ok();
+                 });
 }
 
 penstock_error* penstock_engine_notes(const penstock_engine* engine, penstock_lines** lines) {

@@ -1,12 +1,19 @@
 #include <penstock/c/runtime.h>
 
 #include "c/handles.hpp"
+#include "c/report.hpp"
 
 #include <penstock/swap/runtime.hpp>
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <optional>
+
+template <>
+inline constexpr std::size_t penstock::c::first_size<penstock_runtime_options> =
+    offsetof(penstock_runtime_options, reuse_distance_max);
 
 struct penstock_runtime {
   std::shared_ptr<penstock::swap::Runtime> runtime;  // of its leases and requests too
@@ -53,10 +60,13 @@ Result<swap::RuntimeOptions> read(const char* function, const penstock_runtime_o
   PENSTOCK_TRY_ASSIGN(
       options.pinning,
       c::enumerator<tiers::Pinning>(function, "options.pinning", from.pinning, PENSTOCK_PIN_REQUIRED + 1));
-  PENSTOCK_TRY_ASSIGN(
-      const auto eviction,
-      c::enumerator<penstock_eviction>(function, "options.eviction", from.eviction, PENSTOCK_EVICT_LRU + 1));
-  options.eviction = eviction == PENSTOCK_EVICT_LRU ? swap::Eviction::lru : swap::Eviction::planned;
+  PENSTOCK_TRY_ASSIGN(const auto eviction,
+                      c::enumerator<penstock_eviction>(function, "options.eviction", from.eviction,
+                                                       PENSTOCK_EVICT_REUSE_DISTANCE + 1));
+  constexpr std::array evictions{swap::Eviction::planned, swap::Eviction::lru,
+                                 swap::Eviction::reuse_distance};
+  options.eviction = evictions[static_cast<std::size_t>(eviction)];
+  options.reuse_distance_max = ByteCount(from.reuse_distance_max);
   constexpr std::size_t paths_max = 1024;
   if (from.path_count > paths_max) {
     return Error::invalid_argument(function)
@@ -238,6 +248,17 @@ penstock_error* penstock_runtime_get_report(const penstock_runtime* runtime,
                              .stall_seconds = c::seconds_of(runtime->runtime->stall_time())});
     return ok();
   });
+}
+
+penstock_error* penstock_runtime_report_text(const penstock_runtime* runtime,
+                                             const penstock_report_options* options, penstock_lines** lines) {
+  const char* const function = __func__;
+  return c::call(
+      function, {{"runtime", runtime}, {"options", options}, {"lines", lines}}, [&]() -> Result<void> {
+        PENSTOCK_TRY_ASSIGN(auto report, c::report_lines(function, *runtime->runtime, {}, options));
+        c::give(lines, std::move(report));
+        return ok();
+      });
 }
 
 penstock_error* penstock_runtime_notes(const penstock_runtime* runtime, penstock_lines** lines) {

@@ -205,6 +205,8 @@ TEST(CEngine, RefusesNull) {
          return penstock_activation_begin(nullptr, 0, 0, stream.get(), &no_activation, nullptr, nullptr);
        }},
       {"report", [&] { return penstock_engine_get_report(engine.get(), nullptr); }},
+      {"engine", [&] { return penstock_engine_report_text(nullptr, nullptr, nullptr); }},
+      {"options", [&] { return penstock_engine_report_text(engine.get(), nullptr, nullptr); }},
       {"lines", [&] { return penstock_engine_notes(engine.get(), nullptr); }},
       {"engine", [&] { return penstock_engine_commit(nullptr, nullptr, 0, nullptr); }},
       {"client", [&] { return penstock_engine_commit(engine.get(), nullptr, 8, nullptr); }},
@@ -307,6 +309,11 @@ TEST(CEngine, TrainsAndSaysWhyAStepWasSkipped) {
   EXPECT_STRNE(penstock_engine_skip_reason(engine.get()), "");
   penstock_engine_report report{.size = sizeof(report)};
   succeed(penstock_engine_get_report(engine.get(), &report));
+  penstock_lines* lines = nullptr;
+  const penstock_report_options options{.size = sizeof(options), .format = PENSTOCK_REPORT_PROMETHEUS};
+  succeed(penstock_engine_report_text(engine.get(), &options, &lines));
+  EXPECT_GT(penstock_lines_count(lines), 10u);
+  penstock_lines_free(lines);
   EXPECT_EQ(report.completed_steps, 1u);
   EXPECT_EQ(report.skipped_steps, 1u);
   EXPECT_EQ(report.status, PENSTOCK_STATUS_READY);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -152,6 +153,8 @@ TEST(CInterface, RefusesNull) {
       {"bytes", [&] { return penstock_runtime_host_memory(runtime.get(), &data, nullptr); }},
       {"runtime", [&] { return penstock_runtime_get_report(nullptr, nullptr); }},
       {"report", [&] { return penstock_runtime_get_report(runtime.get(), nullptr); }},
+      {"runtime", [&] { return penstock_runtime_report_text(nullptr, nullptr, nullptr); }},
+      {"options", [&] { return penstock_runtime_report_text(runtime.get(), nullptr, nullptr); }},
       {"runtime", [&] { return penstock_runtime_notes(nullptr, &lines); }},
       {"lines", [&] { return penstock_runtime_notes(runtime.get(), nullptr); }},
       {"runtime", [&] { return penstock_runtime_take_messages(nullptr, &lines); }},
@@ -251,6 +254,10 @@ TEST(CInterface, RefusesNumbersThatNameNothing) {
     const penstock_runtime_options evicting{
         .size = sizeof(evicting), .host_budget = 1 << 20, .eviction = number};
     expect(penstock_runtime_create(&evicting, &none), PENSTOCK_INVALID_ARGUMENT, "options.eviction");
+    penstock_lines* lines = nullptr;
+    const penstock_report_options report{.size = sizeof(report), .format = number};
+    expect(penstock_runtime_report_text(runtime.get(), &report, &lines), PENSTOCK_INVALID_ARGUMENT,
+           "options.format");
     const penstock_tile tile{.size = sizeof(tile), .gradient_dtype = number};
     expect(penstock_tile_initialize(&tile, nullptr, 0, nullptr), PENSTOCK_INVALID_ARGUMENT,
            "tile.gradient_dtype");
@@ -258,12 +265,69 @@ TEST(CInterface, RefusesNumbersThatNameNothing) {
   for (const double seconds : {-1.0, 1e12, std::nan(""), static_cast<double>(INFINITY)}) {
     const penstock_files_options options{.size = sizeof(options), .deadline_seconds = seconds};
     expect(penstock_files_create(&options, &files), PENSTOCK_INVALID_ARGUMENT, "options.deadline_seconds");
+    penstock_lines* lines = nullptr;
+    const penstock_report_options report{.size = sizeof(report), .elapsed_seconds = seconds};
+    expect(penstock_runtime_report_text(runtime.get(), &report, &lines), PENSTOCK_INVALID_ARGUMENT,
+           "options.elapsed_seconds");
   }
   expect(penstock_lease_begin(runtime.get(), 0, PENSTOCK_READ, &lease, nullptr, nullptr),
          PENSTOCK_INVALID_ARGUMENT, "");
   expect(penstock_lease_begin(runtime.get(), 12345, PENSTOCK_READ, &lease, nullptr, nullptr),
          PENSTOCK_INVALID_ARGUMENT, "");
   EXPECT_EQ(lease, nullptr);
+}
+
+TEST(CRuntime, TakesTheOptionsOfAnOlderProgram) {
+  const penstock_runtime_options options{.size = offsetof(penstock_runtime_options, reuse_distance_max),
+                                         .host_budget = 1 << 20,
+                                         .reuse_distance_max = 7};  // beyond its size
+  const auto runtime = made<Runtime>([&](auto to) { return penstock_runtime_create(&options, to); });
+  EXPECT_NE(runtime, nullptr);
+}
+
+TEST(CRuntime, HasAReport) {
+  const ScratchDirectory scratch;
+  const Runtime runtime = make_runtime(scratch);
+  const std::string directory = scratch.path().string();
+  const auto text = [&](penstock_report_format format, double seconds) {
+    const penstock_report_drive drive{
+        .size = sizeof(drive), .directory = directory.c_str(), .limit = 1e9, .endurance = 77};
+    const penstock_report_options options{.size = sizeof(options),
+                                          .format = format,
+                                          .rank = 5,
+                                          .elapsed_seconds = seconds,
+                                          .drives = &drive,
+                                          .drive_count = 1};
+    penstock_lines* lines = nullptr;
+    succeed(penstock_runtime_report_text(runtime.get(), &options, &lines));
+    std::string all;
+    for (std::size_t i = 0; i < penstock_lines_count(lines); ++i)
+      all += std::string(penstock_lines_get(lines, i)) + '\n';
+    penstock_lines_free(lines);
+    return all;
+  };
+  EXPECT_TRUE(text(PENSTOCK_REPORT_TEXT, 2).starts_with("rank 5, 2.00 s, callers waited"));
+  EXPECT_NE(text(PENSTOCK_REPORT_TEXT, 0).find(directory), std::string::npos);
+  EXPECT_NE(text(PENSTOCK_REPORT_JSON, 2).find("\"elapsed\": 2"), std::string::npos);
+  EXPECT_NE(text(PENSTOCK_REPORT_JSON, 2).find("\"endurance\": 77"), std::string::npos);
+  EXPECT_NE(text(PENSTOCK_REPORT_PROMETHEUS, 2).find("penstock_elapsed_seconds{rank=\"5\"} 2\n"),
+            std::string::npos);
+}
+
+TEST(CRuntime, RefusesAReportOfDrivesThatCannotBe) {
+  const ScratchDirectory scratch;
+  const Runtime runtime = make_runtime(scratch);
+  penstock_lines* lines = nullptr;
+  const auto refused = [&](const penstock_report_drive& drive, const char* what) {
+    const penstock_report_options options{.size = sizeof(options), .drives = &drive, .drive_count = 1};
+    expect(penstock_runtime_report_text(runtime.get(), &options, &lines), PENSTOCK_INVALID_ARGUMENT, what);
+  };
+  refused({.size = sizeof(penstock_report_drive)}, "options.drives.directory");
+  refused({.size = 1, .directory = "a"}, "options.drives.size");
+  for (const double limit : {-1.0, std::nan(""), static_cast<double>(INFINITY)})
+    refused({.size = sizeof(penstock_report_drive), .directory = "a", .limit = limit},
+            "options.drives.limit");
+  EXPECT_EQ(lines, nullptr);
 }
 
 TEST(CRuntime, LoadsWhatWasEvicted) {

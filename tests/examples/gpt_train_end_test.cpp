@@ -61,6 +61,22 @@ TEST_F(GptTrainThatEnds, LeavesNothingBehindWhenItIsKilled) {
   EXPECT_EQ(swap_.entry_count(), 0u);
 }
 
+TEST_F(GptTrainThatEnds, GoesOnAfterTheReportThatASignalAsksFor) {
+  TrainProcess process(arguments() + endless);
+  ASSERT_TRUE(process.wait_for_output("step 2/")) << process.finish().output;
+
+  process.kill(SIGUSR1);
+  ASSERT_TRUE(process.wait_for_output("endurance lasts")) << process.finish().output;
+  ASSERT_TRUE(process.wait_for_output("step 9/")) << process.finish().output;
+  process.kill(SIGTERM);
+  const Outcome outcome = process.finish();
+
+  EXPECT_EQ(outcome.status, 128 + SIGTERM) << outcome.output;
+  const std::string directory = swap();
+  for (const char* const part : {"rank 0, ", "host, staging", "disk traffic", directory.c_str()})
+    EXPECT_NE(outcome.output.find(part), std::string::npos) << part << '\n' << outcome.output;
+}
+
 TEST_F(GptTrainThatEnds, EndsAfterAWholeStepWithItsReportOnASignal) {
   for (const int signal : {SIGINT, SIGTERM}) {
     TrainProcess process(arguments() + endless);

@@ -26,7 +26,7 @@ VENDORS = {
     r"asio\.hpp": {"src/zero/launch", "src/zero/comm/process"},
     r"nccl\.h": {"src/zero/comm/nccl", "tests"},
     r"mpi\.h": {"src/zero/comm/mpi", "tests/unit/zero/comm/mpi", "bench/collectives"},
-    r"json/.*": {"src/zero/config", "src/zero/estimate", "src/zero/exchange", "tests", "tools", "bench"},
+    r"json/.*": {"src/zero/config", "src/zero/estimate", "src/zero/exchange", "src/zero/report", "tests", "tools", "bench"},
     r"(tbb|oneapi)/.*": {"src/parallel"},
     r"xsimd/.*": {"src/cpu_adam"},
     r"fmt/.*": {"tools", "bench", "examples", "src/zero"},

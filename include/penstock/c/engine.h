@@ -4,6 +4,7 @@
 #include <penstock/c/layout.h>
 #include <penstock/c/optimizer.h>
 #include <penstock/c/process_group.h>
+#include <penstock/c/runtime.h>
 
 PENSTOCK_C_BEGIN
 
@@ -212,6 +213,9 @@ typedef struct penstock_engine_report {
 } penstock_engine_report;
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_engine_get_report(const penstock_engine* engine,
                                                                             penstock_engine_report* report);
+/* As penstock_runtime_report_text(), of this rank. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_engine_report_text(
+    const penstock_engine* engine, const penstock_report_options* options, penstock_lines** lines);
 /* Features that are not available, with reasons. The caller frees the lines. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_engine_notes(const penstock_engine* engine,
                                                                        penstock_lines** lines);

@@ -25,7 +25,10 @@ typedef struct penstock_path {
 typedef int32_t penstock_eviction;
 enum {
   PENSTOCK_EVICT_PLANNED = 0, /* the tensor whose next use is furthest away, as the round before tells */
-  PENSTOCK_EVICT_LRU = 1      /* the least recently used one */
+  PENSTOCK_EVICT_LRU = 1,     /* the least recently used one */
+  /* as LRU; and after its use a tensor leaves, unless it is used again in the same round before `reuse_distance_max`
+   * bytes of other uses, as in DeepSpeed */
+  PENSTOCK_EVICT_REUSE_DISTANCE = 2
 };
 
 typedef struct penstock_runtime_options {
@@ -35,7 +38,8 @@ typedef struct penstock_runtime_options {
   size_t path_count; /* 0: all tensors stay in memory */
   penstock_pinning pinning;
   penstock_eviction eviction;
-  uint64_t lookahead; /* most bytes that are loaded before their use is asked for; 0: 64 MiB */
+  uint64_t lookahead;          /* most bytes that are loaded before their use is asked for; 0: 64 MiB */
+  uint64_t reuse_distance_max; /* for PENSTOCK_EVICT_REUSE_DISTANCE */
 } penstock_runtime_options;
 
 /* Errors: PENSTOCK_NO_SPACE and PENSTOCK_PERMISSION, for the memory; those of a path, with its directory. */
@@ -144,6 +148,30 @@ typedef struct penstock_runtime_report {
 } penstock_runtime_report;
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_get_report(const penstock_runtime* runtime,
                                                                              penstock_runtime_report* report);
+
+/* How a report is written: tables for people, JSON, or metrics in Prometheus' text format. */
+typedef int32_t penstock_report_format;
+enum { PENSTOCK_REPORT_TEXT = 0, PENSTOCK_REPORT_JSON = 1, PENSTOCK_REPORT_PROMETHEUS = 2 };
+/* What is known of a drive. Ranks that share it divide the limit and the endurance. */
+typedef struct penstock_report_drive {
+  size_t size;
+  const char* directory; /* as penstock_path or the configuration names it */
+  double limit;          /* bytes of reads and writes a second, as measured; 0: not known */
+  uint64_t endurance;    /* bytes that its maker lets be written to it (TBW); 0: not known */
+} penstock_report_drive;
+typedef struct penstock_report_options {
+  size_t size;
+  penstock_report_format format;
+  uint32_t rank;          /* of a runtime; an engine knows its own */
+  double elapsed_seconds; /* the time of the run, for rates; 0: not known */
+  const penstock_report_drive* drives;
+  size_t drive_count;
+} penstock_report_options;
+/* What the tensors have taken and moved so far, by tier, purpose and drive, beside what was planned. The caller frees
+ * the lines. Any thread may call it, also while the runtime is used. Errors: PENSTOCK_INVALID_ARGUMENT, for a format
+ * that does not exist, a time or a limit that is negative or not finite. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_report_text(
+    const penstock_runtime* runtime, const penstock_report_options* options, penstock_lines** lines);
 /* Options that are not in effect, with reasons. The caller frees the lines. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_notes(const penstock_runtime* runtime,
                                                                         penstock_lines** lines);

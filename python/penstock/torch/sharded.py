@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 
@@ -65,6 +66,7 @@ class Sharded(torch.nn.Module):
         self._unit_of: dict[torch.nn.Parameter, Unit] = {}
         check(module, whole)
         parts = divide(module, whole)
+        self._began = time.monotonic()
         self._engine = Engine(config, layout_of(parts, weight_decay_of), group)
         self._gathering = Gathering(self._engine)
         self.resumed: tuple | None = None
@@ -227,6 +229,12 @@ class Sharded(torch.nn.Module):
         """Steps that were completed and skipped, the loss scale, and the bytes of the plan in each tier."""
         self._check_open("report()")
         return self._engine.report()
+
+    def report_text(self, format: str = "text") -> str:
+        """What this rank has taken and moved since it was made, by tier, purpose and drive, beside what was planned.
+        format: "text", "json", or "prometheus" for its text format."""
+        self._check_open("report_text()")
+        return self._engine.report_text(format, time.monotonic() - self._began)
 
     @property
     def notes(self) -> list[str]:

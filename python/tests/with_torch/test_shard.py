@@ -183,6 +183,7 @@ def test_float16_has_a_loss_scale():
             skipped += 1
             assert model.last_step["skip_reason"]
     assert 10 < skipped < 60 and model.completed_steps == 4 and model.report()["skipped_steps"] == skipped
+    assert "host, optimizer tiles" in model.report_text() and "penstock_stall_seconds_total" in model.report_text("prometheus")
 
 
 class Adapted(torch.nn.Module):

@@ -31,8 +31,8 @@ TEST(Arguments, EveryBadArgumentOfAPublicFunctionIsRefusedOrHarmless) {
   for (const auto add :
        {add_base_rows, add_compute_rows, add_adam_rows, add_optimizer_rows, add_device_adam_rows,
         add_device_rows, add_file_rows, add_transfer_rows, add_simulation_rows, add_runtime_rows,
-        add_trace_rows, add_group_rows, add_configuration_rows, add_launch_rows, add_process_group_rows,
-        add_rank_rows, add_exchange_rows}) {
+        add_trace_rows, add_report_rows, add_group_rows, add_configuration_rows, add_launch_rows,
+        add_process_group_rows, add_rank_rows, add_exchange_rows}) {
     add(bad);
   }
   std::set<std::string> functions;

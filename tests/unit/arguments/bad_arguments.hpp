@@ -51,6 +51,7 @@ void add_transfer_rows(BadArguments& bad);
 void add_simulation_rows(BadArguments& bad);
 void add_runtime_rows(BadArguments& bad);
 void add_trace_rows(BadArguments& bad);
+void add_report_rows(BadArguments& bad);
 void add_group_rows(BadArguments& bad);
 void add_configuration_rows(BadArguments& bad);
 void add_launch_rows(BadArguments& bad);

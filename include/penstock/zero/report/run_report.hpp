@@ -1,0 +1,92 @@
+#pragma once
+
+#include <penstock/base/result.hpp>
+#include <penstock/base/time.hpp>
+#include <penstock/base/units.hpp>
+#include <penstock/swap/runtime.hpp>
+#include <penstock/tiers/tier.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace penstock::zero {
+
+/// What the tensors of one rank have taken and moved so far, beside what was planned. A value; it owns what it has.
+///
+///     const RunReport report = report_of(rank->runtime(), {.elapsed = now - began});
+///     std::fputs(to_text(report).c_str(), stderr);
+///     save_report(report, "penstock.prom", ReportFormat::prometheus).value();
+struct RunReport {
+  struct Memory {
+    tiers::Tier tier{};
+    tiers::Purpose purpose{};
+    ByteCount predicted;  ///< the plan's prediction of `peak`; 0: none
+    ByteCount peak;       ///< the most that was held at one time
+    ByteCount held;       ///< now
+    bool operator==(const Memory&) const = default;
+  };
+  struct Traffic {
+    tiers::Purpose purpose{};
+    ByteCount read, predicted_read;  ///< from the disk; the prediction is of the whole run so far
+    ByteCount written, predicted_written;
+    bool operator==(const Traffic&) const = default;
+  };
+  struct Drive {
+    std::string directory, engine;
+    ByteCount read, written;
+    std::uint64_t requests = 0;
+    /// Requests that were repeated, whole or in parts, after an error or a short transfer.
+    std::uint64_t repeated = 0;
+    TimePoint latency_99{};  ///< of 99 % of the requests at most
+    double limit = 0;        ///< this rank's share of the bytes a second that were measured; 0: not known
+    ByteCount endurance;     ///< its share of the bytes that the maker lets be written (TBW); 0: not known
+    bool operator==(const Drive&) const = default;
+  };
+
+  std::uint32_t rank = 0;
+  TimePoint elapsed{};      ///< the time of the run; 0: not known, so that there are no rates
+  TimePoint stalled{};      ///< that callers have waited, see swap::Runtime::stall_time(); a sum over threads
+  ByteCount resident_peak;  ///< of this process, all its ranks together; 0: not known
+  std::vector<Memory> memory;    ///< by tier, then purpose; without those that have no bytes
+  std::vector<Traffic> traffic;  ///< by purpose; the same
+  std::vector<Drive> drives;     ///< in the order of the paths that are used
+  bool operator==(const RunReport&) const = default;
+};
+
+/// What a runtime does not know. Ranks that share a drive divide its limit and its endurance.
+struct ReportFacts {
+  struct Drive {
+    std::filesystem::path directory;  ///< as the path names it
+    double limit = 0;                 ///< these as in RunReport::Drive
+    ByteCount endurance = {};
+  };
+  std::uint32_t rank = 0;
+  TimePoint elapsed{};
+  std::vector<Drive> drives = {};  ///< those that are known
+};
+
+/// Safe from any thread, also while the runtime is used: then a figure may be newer than another one. Does not wait for
+/// transfers.
+[[nodiscard]] RunReport report_of(swap::Runtime& runtime, const ReportFacts& facts = {});
+
+/// Tables for people.
+[[nodiscard]] std::string to_text(const RunReport& report);
+/// One object; the keys are the names of the members, sizes are in bytes and times in seconds.
+[[nodiscard]] std::string to_json(const RunReport& report);
+/// Metrics in Prometheus' text format, version 0.0.4, for the textfile collector of its node exporter or a server.
+[[nodiscard]] std::string to_prometheus(const RunReport& report);
+
+enum class ReportFormat : std::uint8_t { text, json, prometheus };
+
+/// Replaces `file`, so that another program reads the whole report of this time or of the last; after a power cut it
+/// may have neither. What is written first is beside it, with ".new" behind its name. Blocks. One thread at a time
+/// saves to a file.
+///
+/// Errors, after which the file is as before: invalid_argument, for an unknown format or an empty name; not_found,
+/// permission, no_space and io, of the file.
+[[nodiscard]] Result<void> save_report(const RunReport& report, const std::filesystem::path& file,
+                                       ReportFormat format);
+
+}  // namespace penstock::zero

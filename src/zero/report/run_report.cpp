@@ -1,0 +1,98 @@
+#include <penstock/zero/report/run_report.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <ios>
+#include <limits>
+#include <string>
+#include <system_error>
+
+namespace penstock::zero {
+
+using tiers::Purpose;
+using tiers::Tier;
+
+namespace {
+
+/// VmHWM of proc_pid_status(5).
+ByteCount peak_resident_memory() {
+  std::ifstream status("/proc/self/status");
+  for (std::string key; status >> key; status.ignore(std::numeric_limits<std::streamsize>::max(), '\n')) {
+    std::uint64_t kib = 0;
+    if (key == "VmHWM:" && status >> kib) return ByteCount(kib * 1024);
+  }
+  return {};
+}
+
+RunReport::Drive drive_of(const swap::PathReport& path, const ReportFacts& all) {
+  const auto known = std::ranges::find(all.drives, path.directory, &ReportFacts::Drive::directory);
+  const ReportFacts::Drive facts = known == all.drives.end() ? ReportFacts::Drive{} : *known;
+  const tiers::FileCounters& counters = path.counters;
+  return {.directory = path.directory.string(),
+          .engine = path.engine,
+          .read = counters.bytes_read,
+          .written = counters.bytes_written,
+          .requests = counters.requests,
+          .repeated = counters.retries + counters.short_transfers + counters.subdivided,
+          .latency_99 = counters.latency.percentile(0.99),
+          .limit = std::isfinite(facts.limit) ? facts.limit : 0,
+          .endurance = facts.endurance};
+}
+
+}  // namespace
+
+RunReport report_of(swap::Runtime& runtime, const ReportFacts& facts) {
+  RunReport report{.rank = facts.rank,
+                   .elapsed = facts.elapsed,
+                   .stalled = runtime.stall_time(),
+                   .resident_peak = peak_resident_memory()};
+  const tiers::Ledger& ledger = runtime.ledger();
+  for (std::size_t t = 0; t < tiers::tier_count; ++t) {
+    for (std::size_t p = 0; p < tiers::purpose_count; ++p) {
+      const auto line = ledger.line(Tier(t), Purpose(p));
+      if (line.predicted.is_zero() && line.peak.is_zero()) continue;
+      report.memory.push_back({Tier(t), Purpose(p), line.predicted, line.peak, line.held});
+    }
+  }
+  for (std::size_t p = 0; p < tiers::purpose_count; ++p) {
+    const auto moved = ledger.traffic(Purpose(p));
+    const bool is_read = !moved.read.is_zero() || !moved.predicted_read.is_zero();
+    if (!is_read && moved.written.is_zero() && moved.predicted_written.is_zero()) continue;
+    report.traffic.push_back(
+        {Purpose(p), moved.read, moved.predicted_read, moved.written, moved.predicted_written});
+  }
+  for (const swap::PathReport& path : runtime.paths()) report.drives.push_back(drive_of(path, facts));
+  return report;
+}
+
+Result<void> save_report(const RunReport& report, const std::filesystem::path& file, ReportFormat format) {
+  std::string text;
+  switch (format) {
+    case ReportFormat::text: text = to_text(report); break;
+    case ReportFormat::json: text = to_json(report); break;
+    case ReportFormat::prometheus: text = to_prometheus(report); break;
+    default: return Error::invalid_argument("save_report").object("format").reason("there is no such format");
+  }
+  if (!file.has_filename())
+    return Error::invalid_argument("save_report")
+        .object("file")
+        .reason("it names no file")
+        .got(file.string());
+  std::filesystem::path unfinished = file;
+  unfinished += ".new";
+  errno = 0;
+  std::ofstream stream(unfinished, std::ios::binary | std::ios::trunc);
+  stream.write(text.data(), static_cast<std::streamsize>(text.size()));
+  stream.close();
+  std::error_code failed(stream ? 0 : errno == 0 ? EIO : errno, std::system_category());
+  if (!failed) std::filesystem::rename(unfinished, file, failed);
+  if (!failed) return ok();
+  std::error_code ignored;
+  std::filesystem::remove(unfinished, ignored);
+  return Error::from_errno("save_report", failed.value()).object(file.string());
+}
+
+}  // namespace penstock::zero

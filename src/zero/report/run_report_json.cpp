@@ -1,0 +1,79 @@
+#include "zero/config/json_text.hpp"
+
+#include <penstock/zero/report/run_report.hpp>
+
+#include <json/json.h>
+#include <chrono>
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace penstock::zero {
+
+namespace {
+
+Json::Value json_of(ByteCount bytes) {
+  return Json::Value(static_cast<Json::UInt64>(bytes.value()));
+}
+Json::Value json_of(TimePoint time) {
+  return {std::chrono::duration<double>(time).count()};
+}
+Json::Value json_of(std::string_view text) {
+  return {std::string(text)};
+}
+
+Json::Value json_of(const RunReport::Memory& memory) {
+  Json::Value json;
+  json["tier"] = json_of(to_string(memory.tier));
+  json["purpose"] = json_of(to_string(memory.purpose));
+  json["predicted"] = json_of(memory.predicted);
+  json["peak"] = json_of(memory.peak);
+  json["held"] = json_of(memory.held);
+  return json;
+}
+Json::Value json_of(const RunReport::Traffic& traffic) {
+  Json::Value json;
+  json["purpose"] = json_of(to_string(traffic.purpose));
+  json["read"] = json_of(traffic.read);
+  json["predicted_read"] = json_of(traffic.predicted_read);
+  json["written"] = json_of(traffic.written);
+  json["predicted_written"] = json_of(traffic.predicted_written);
+  return json;
+}
+Json::Value json_of(const RunReport::Drive& drive) {
+  Json::Value json;
+  json["directory"] = drive.directory;
+  json["engine"] = drive.engine;
+  json["read"] = json_of(drive.read);
+  json["written"] = json_of(drive.written);
+  json["requests"] = static_cast<Json::UInt64>(drive.requests);
+  json["repeated"] = static_cast<Json::UInt64>(drive.repeated);
+  json["latency_99"] = json_of(drive.latency_99);
+  json["limit"] = std::isfinite(drive.limit) ? drive.limit : 0.0;  // JSON has no others
+  json["endurance"] = json_of(drive.endurance);
+  return json;
+}
+
+template <class Item>
+Json::Value json_of(const std::vector<Item>& items) {
+  Json::Value json(Json::arrayValue);
+  for (const Item& item : items) json.append(json_of(item));
+  return json;
+}
+
+}  // namespace
+
+std::string to_json(const RunReport& report) {
+  Json::Value json;
+  json["rank"] = report.rank;
+  json["elapsed"] = json_of(report.elapsed);
+  json["stalled"] = json_of(report.stalled);
+  json["resident_peak"] = json_of(report.resident_peak);
+  json["memory"] = json_of(report.memory);
+  json["traffic"] = json_of(report.traffic);
+  json["drives"] = json_of(report.drives);
+  return config::write_json(json);
+}
+
+}  // namespace penstock::zero

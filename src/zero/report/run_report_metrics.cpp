@@ -1,0 +1,150 @@
+#include "zero/config/json_text.hpp"
+
+#include <penstock/zero/report/run_report.hpp>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+// https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
+namespace penstock::zero {
+
+namespace {
+
+/// In UTF-8, as the format wants it: U+FFFD takes the place of each other byte.
+std::string escaped(std::string_view value) {
+  std::string text;
+  while (!value.empty()) {
+    const std::size_t valid = config::first_not_utf8(value).value_or(value.size());
+    for (const char c : value.substr(0, valid)) {
+      if (c == '\\' || c == '"') text += '\\';
+      text += c == '\n' ? std::string("\\n") : std::string(1, c);
+    }
+    if (valid < value.size()) text += "\xEF\xBF\xBD";
+    value.remove_prefix(std::min(valid + 1, value.size()));
+  }
+  return text;
+}
+
+std::string number(double value) {
+  if (!std::isfinite(value)) return "0";
+  std::array<char, 32> digits{};
+  return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
+}
+std::string number(ByteCount bytes) {
+  return std::to_string(bytes.value());
+}
+std::string number(std::uint64_t count) {
+  return std::to_string(count);
+}
+std::string number(TimePoint time) {
+  return number(std::chrono::duration<double>(time).count());
+}
+
+using Labels = std::vector<std::pair<const char*, std::string>>;
+
+/// Samples of one metric follow each other, after their help and type.
+class Metrics {
+ public:
+  explicit Metrics(std::uint32_t rank) : rank_(std::to_string(rank)) {}
+
+  void begin(const char* name, const char* type, const char* help) {
+    name_ = name;
+    text_ += std::string("# HELP ") + name + ' ' + help + "\n# TYPE " + name + ' ' + type + '\n';
+  }
+  void sample(const Labels& labels, const std::string& value) {
+    text_ += name_;
+    text_ += "{rank=\"" + rank_ + '"';
+    for (const auto& [name, label] : labels) {
+      text_ += ',';
+      text_ += name;
+      text_ += "=\"" + escaped(label) + '"';
+    }
+    text_ += "} " + value + '\n';
+  }
+  void one(const char* name, const char* type, const char* help, const std::string& value) {
+    begin(name, type, help);
+    sample({}, value);
+  }
+  template <class Items, class LabelsOf, class Value>
+  void each(const char* name, const char* type, const char* help, const Items& items,
+            const LabelsOf& labels_of, Value value) {
+    if (items.empty()) return;
+    begin(name, type, help);
+    for (std::size_t i = 0; i < items.size(); ++i) sample(labels_of(items[i], i), number(items[i].*value));
+  }
+  [[nodiscard]] std::string text() && { return std::move(text_); }
+
+ private:
+  const std::string rank_;
+  std::string name_, text_;
+};
+
+Labels labels_of_memory(const RunReport::Memory& one, std::size_t) {
+  return {{"tier", std::string(to_string(one.tier))}, {"purpose", std::string(to_string(one.purpose))}};
+}
+Labels labels_of_traffic(const RunReport::Traffic& one, std::size_t) {
+  return {{"purpose", std::string(to_string(one.purpose))}};
+}
+/// Two paths may be in one directory.
+Labels labels_of_drive(const RunReport::Drive& one, std::size_t index) {
+  return {{"path", std::to_string(index)}, {"directory", one.directory}};
+}
+
+}  // namespace
+
+std::string to_prometheus(const RunReport& report) {
+  using Memory = RunReport::Memory;
+  using Traffic = RunReport::Traffic;
+  using Drive = RunReport::Drive;
+  Metrics metrics(report.rank);
+  metrics.one("penstock_elapsed_seconds", "gauge", "The time of the run.", number(report.elapsed));
+  metrics.one("penstock_stall_seconds_total", "counter",
+              "The time that callers have waited, a sum over threads.", number(report.stalled));
+  metrics.one("penstock_resident_peak_bytes", "gauge",
+              "The peak of the process's resident memory, of all its ranks together.",
+              number(report.resident_peak));
+  const auto memory = [&](const char* name, const char* help, ByteCount Memory::*bytes) {
+    metrics.each(name, "gauge", help, report.memory, labels_of_memory, bytes);
+  };
+  memory("penstock_memory_bytes", "Bytes that are held now.", &Memory::held);
+  memory("penstock_memory_peak_bytes", "The most bytes that were held at one time.", &Memory::peak);
+  memory("penstock_memory_predicted_bytes", "The plan's prediction of the peak; 0: none.",
+         &Memory::predicted);
+  const auto traffic = [&](const char* name, const char* type, const char* help, ByteCount Traffic::*bytes) {
+    metrics.each(name, type, help, report.traffic, labels_of_traffic, bytes);
+  };
+  traffic("penstock_read_bytes_total", "counter", "Bytes read from drives.", &Traffic::read);
+  traffic("penstock_written_bytes_total", "counter", "Bytes written to drives.", &Traffic::written);
+  traffic("penstock_predicted_read_bytes", "gauge", "The prediction of the bytes read so far; 0: none.",
+          &Traffic::predicted_read);
+  traffic("penstock_predicted_written_bytes", "gauge", "The prediction of the bytes written so far; 0: none.",
+          &Traffic::predicted_written);
+  const auto drives = [&](const char* name, const char* type, const char* help, auto value) {
+    metrics.each(name, type, help, report.drives, labels_of_drive, value);
+  };
+  drives("penstock_drive_read_bytes_total", "counter", "Bytes read from the drive.", &Drive::read);
+  drives("penstock_drive_written_bytes_total", "counter", "Bytes written to the drive.", &Drive::written);
+  drives("penstock_drive_requests_total", "counter", "Requests to the drive.", &Drive::requests);
+  drives("penstock_drive_repeated_requests_total", "counter",
+         "Requests that were repeated, whole or in parts, after an error or a short transfer.",
+         &Drive::repeated);
+  drives("penstock_drive_latency_99_seconds", "gauge", "The time that 99 % of the requests take at most.",
+         &Drive::latency_99);
+  drives("penstock_drive_limit_bytes_per_second", "gauge",
+         "The rank's share of its measured rate of reads and writes; 0: not known.", &Drive::limit);
+  drives("penstock_drive_endurance_bytes", "gauge",
+         "The rank's share of the bytes that its maker lets be written to it; 0: not known.",
+         &Drive::endurance);
+  return std::move(metrics).text();
+}
+
+}  // namespace penstock::zero

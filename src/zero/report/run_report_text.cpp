@@ -1,0 +1,101 @@
+#include <penstock/zero/report/run_report.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace penstock::zero {
+
+namespace {
+
+/// Columns as wide as their longest cell; the first one is aligned to the left, the others to the right.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> head) { rows_.push_back(std::move(head)); }
+  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  [[nodiscard]] std::string text() const {
+    if (rows_.size() == 1) return {};
+    std::vector<std::size_t> widths(rows_.front().size());
+    for (const auto& row : rows_) {
+      for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    }
+    std::string text;
+    for (const auto& row : rows_) {
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        const std::string pad(widths[i] - row[i].size(), ' ');
+        text += i == 0 ? row[i] + pad : "  " + pad + row[i];
+      }
+      text.erase(text.find_last_not_of(' ') + 1);
+      text += '\n';
+    }
+    return text + '\n';
+  }
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+double seconds(TimePoint time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+std::string decimal(double value, const char* unit) {
+  char text[64];
+  std::snprintf(text, sizeof(text), value < 10 ? "%.2f %s" : "%.0f %s", value, unit);
+  return text;
+}
+
+/// Nothing where there is no prediction.
+std::string predicted(ByteCount bytes) {
+  return bytes.is_zero() ? "-" : to_string(bytes);
+}
+
+std::string share_of_limit(const RunReport::Drive& drive, double elapsed) {
+  if (!(drive.limit > 0) || elapsed <= 0) return "-";
+  const double moved = static_cast<double>(drive.read.value()) + static_cast<double>(drive.written.value());
+  return decimal(100 * moved / elapsed / drive.limit, "%");
+}
+
+/// How long the drive's endurance lasts if writing goes on like that.
+std::string lifetime(const RunReport::Drive& drive, double elapsed) {
+  if (drive.endurance.is_zero() || drive.written.is_zero() || elapsed <= 0) return "-";
+  const double per_day = static_cast<double>(drive.written.value()) / elapsed * 86'400;
+  return decimal(static_cast<double>(drive.endurance.value()) / per_day, "days");
+}
+
+}  // namespace
+
+std::string to_text(const RunReport& report) {
+  const double elapsed = seconds(report.elapsed);
+  std::string text = "rank " + std::to_string(report.rank);
+  if (elapsed > 0) text += ", " + decimal(elapsed, "s");
+  text += ", callers waited " + decimal(seconds(report.stalled), "s");
+  if (elapsed > 0) text += " (" + decimal(100 * seconds(report.stalled) / elapsed, "%") + ")";
+  if (!report.resident_peak.is_zero()) text += ", peak of the process " + to_string(report.resident_peak);
+  text += "\n\n";
+
+  Table memory({"memory", "predicted", "peak", "now"});
+  for (const auto& one : report.memory) {
+    memory.add({std::string(to_string(one.tier)) + ", " + std::string(to_string(one.purpose)),
+                predicted(one.predicted), to_string(one.peak), to_string(one.held)});
+  }
+  Table traffic({"disk traffic", "read", "predicted", "written", "predicted"});
+  for (const auto& one : report.traffic) {
+    traffic.add({std::string(to_string(one.purpose)), to_string(one.read), predicted(one.predicted_read),
+                 to_string(one.written), predicted(one.predicted_written)});
+  }
+  Table drives({"drive", "engine", "read", "written", "of its limit", "requests", "repeated", "99 % within",
+                "endurance lasts"});
+  for (const auto& one : report.drives) {
+    drives.add({one.directory, one.engine, to_string(one.read), to_string(one.written),
+                share_of_limit(one, elapsed), std::to_string(one.requests), std::to_string(one.repeated),
+                decimal(1e3 * seconds(one.latency_99), "ms"), lifetime(one, elapsed)});
+  }
+  text += memory.text() + traffic.text() + drives.text();
+  text.pop_back();
+  return text;
+}
+
+}  // namespace penstock::zero
