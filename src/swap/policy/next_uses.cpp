@@ -3,6 +3,7 @@
 #include "tiers/store/tensor_slot.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace penstock::swap {
@@ -20,12 +21,12 @@ std::uint64_t NextUses::use(TensorId tensor, Access access) {
   if (known_) {
     skip_past_uses();
     if (index_ == order_.size()) {  // the round continues without end_round()
-      begin_round();
+      repeat_round();
       skip_past_uses();
     }
     if (std::uint64_t place = 0; take_place(tensor, access, place)) return round_begin_ + place;
     known_ = false;
-    adopt(sequence_of_round());
+    adopt(sequence_since_end());
   }
   uses_of(tensor).places.push_back(order_.size());
   order_.push_back({tensor, access});
@@ -64,8 +65,14 @@ void NextUses::begin_round() {
 void NextUses::end_round() {
   if (known_) {
     skip_past_uses();
-    reordered_ |= index_ < order_.size();  // the round was shorter than the one before it
+    const bool is_shorter = index_ < order_.size();  // than the one before it
+    if (is_shorter && !earlier_.empty()) {
+      adopt(sequence_since_end());
+    } else {
+      reordered_ |= is_shorter;
+    }
   }
+  forget_earlier();
   if (forgotten_count_ * 2 > order_.size() && !reordered_) {
     auto order = std::exchange(order_, {});
     std::erase_if(order, [](const Use& use) { return use.tensor == forgotten; });
@@ -84,12 +91,37 @@ std::vector<NextUses::Use> NextUses::sequence_of_round() const {
   return sequence;
 }
 
+/// The same since end_round().
+std::vector<NextUses::Use> NextUses::sequence_since_end() {
+  std::vector<Use> sequence = std::move(earlier_);
+  std::ranges::copy(sequence_of_round(), std::back_inserter(sequence));
+  forget_earlier();
+  return sequence;
+}
+
+/// The round begins again without end_round().
+void NextUses::repeat_round() {
+  constexpr std::uint64_t repeats_max = 8;  // more: it is never ended
+  if (++repeats_ > repeats_max) {
+    earlier_.clear();
+  } else {
+    std::ranges::copy(sequence_of_round(), std::back_inserter(earlier_));
+  }
+  begin_round();
+}
+
+void NextUses::forget_earlier() {
+  earlier_.clear();
+  repeats_ = 0;
+}
+
 void NextUses::forget(TensorId tensor) {
   const std::size_t number = slot_of(tensor);
   if (number >= uses_.size() || uses_[number].places.empty()) return;
   for (const std::uint64_t use : uses_[number].places) order_[use].tensor = forgotten;
   forgotten_count_ += uses_[number].places.size();
   uses_[number] = {};
+  earlier_.clear();  // it may have uses of the tensor
   if (forgotten_count_ == order_.size()) {
     known_ = false;
     adopt({});
@@ -123,6 +155,7 @@ void NextUses::predict(std::vector<Use> order) {
   ++round_;  // in which none of them has happened
   sequence_.clear();
   index_ = 0;
+  forget_earlier();
   known_ = !order_.empty();
 }
 

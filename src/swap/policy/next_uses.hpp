@@ -18,7 +18,8 @@ namespace penstock::swap {
 ///
 /// Uses of one round may change places, because threads that use tensors side by side meet in another order each time:
 /// a use takes the first place of its tensor that is left in the round. The next round is predicted in the new order. A
-/// use for which no place is left ends the prediction until end_round().
+/// use for which no place is left ends the prediction until end_round(). After the last use of a round that is not
+/// ended, it begins again; if it ends before its last use then, it was a longer round, and that one is predicted.
 ///
 /// The position of a tensor's next use changes only when the tensor is used or revision() changes, so that an index
 /// ordered by it needs no update in between. It is less than two rounds after position().
@@ -88,11 +89,16 @@ class NextUses {
   void adopt(std::vector<Use> order);
   void set_order(std::vector<Use> order);
   [[nodiscard]] std::vector<Use> sequence_of_round() const;
+  [[nodiscard]] std::vector<Use> sequence_since_end();
+  void repeat_round();
+  void forget_earlier();
 
   std::vector<Use> order_;
   std::vector<std::uint64_t> happened_in_;  // by index into order_: the round in which the use happened last
   std::vector<Uses> uses_;                  // by tensor
   std::vector<std::uint64_t> sequence_;     // places in the order in which they were taken in this round
+  std::vector<Use> earlier_;                // uses since end_round(), before the round began again
+  std::uint64_t repeats_ = 0;               // how often it has
   std::uint64_t round_ = 1;
   std::uint64_t round_begin_ = 0;  // position of order_[0] in this round
   std::size_t index_ = 0, forgotten_count_ = 0;

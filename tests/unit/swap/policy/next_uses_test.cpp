@@ -131,11 +131,43 @@ TEST(NextUses, StartsTheRoundAgainWhenItIsNotEnded) {
   NextUses trace;
   for (const auto t : {a, b}) trace.use(t, Access::read);
   trace.end_round();
-  for (const auto t : {a, b, c}) trace.use(t, Access::read);  // c where the round would begin with a
+  for (int i = 0; i < 20; ++i) {
+    for (const auto t : {a, b}) EXPECT_NE(trace.use(t, Access::read), NextUses::never);
+  }
+  EXPECT_EQ(trace.use(c, Access::read), NextUses::never);  // where the round would begin with a
   trace.end_round();
 
-  EXPECT_EQ(trace.length(), 1u);
+  EXPECT_EQ(trace.length(), 1u) << "it was not ended for long";
   EXPECT_EQ(uses_until(trace, c), 0u);
+}
+
+// A longer round that begins like the one before it.
+TEST(NextUses, KnowsALongerRoundOnceItHasEnded) {
+  for (const std::vector<tiers::TensorId>& longer :
+       {std::vector{a, b, a}, {a, b, c}, {b, a, c, c}, {a, b, b, a, a}}) {
+    NextUses trace;
+    for (const auto t : {a, b}) trace.use(t, Access::read);
+    trace.end_round();
+    for (int round = 0; round < 3; ++round) {
+      for (std::size_t i = 0; i < longer.size(); ++i) {
+        EXPECT_TRUE(round == 0 || uses_until(trace, longer[i]) == 0) << round << ' ' << i;
+        trace.use(longer[i], Access::read);
+      }
+      trace.end_round();
+      EXPECT_EQ(trace.length(), longer.size()) << round;
+    }
+  }
+}
+
+TEST(NextUses, KeepsARoundThatEndsWithARepetition) {
+  NextUses trace;
+  for (const auto t : {a, b}) trace.use(t, Access::read);
+  trace.end_round();
+  const std::uint64_t revision = trace.revision();
+  for (const auto t : {a, b, a, b}) EXPECT_NE(trace.use(t, Access::read), NextUses::never);
+  trace.end_round();
+  EXPECT_EQ(trace.length(), 2u);
+  EXPECT_EQ(trace.revision(), revision);
 }
 
 TEST(NextUses, ForgetsTheTailOfAShorterRound) {
