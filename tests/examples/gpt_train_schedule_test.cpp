@@ -41,8 +41,7 @@ TEST_F(GptTrain, ReadsParametersAsOftenForManyMicroBatchesAsForOneIfItAccumulate
 
   EXPECT_GT(one, 1);
   EXPECT_GT(read_mib(6, ""), 4 * one);
-  // Which shards stay depends on when transfers end: on a busy machine a third more was read.
-  EXPECT_LT(read_mib(6, "--accumulate-by-layer"), 2 * one);
+  EXPECT_NEAR(read_mib(6, "--accumulate-by-layer") / one, 1, 0.25);
 }
 
 TEST_F(GptTrain, TrainsByLayerToTheSameDigestOnDiskAndInMemoryWithAndWithoutCheckpoints) {
