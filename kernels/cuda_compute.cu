@@ -86,68 +86,82 @@ __global__ void __launch_bounds__(threads_per_block, three_blocks)
   });
 }
 
-/// The accumulators of a square-sum block, and those of one of the neighbouring threads that compute it: as many as
-/// elements in 16 bytes.
-constexpr unsigned accumulators = 16;
-template <class T>
-constexpr unsigned own_accumulators = group_of<T>;
-template <class T>
-constexpr unsigned block_threads = accumulators / own_accumulators<T>;
+/// The accumulators of a square-sum block. Each belongs to a thread; a warp computes two blocks.
+constexpr unsigned accumulators = 16, warp_blocks = warp_threads / accumulators;
 
-/// Adds the squares of the thread's elements of a block to its accumulators: its group of each row of 16 elements.
-template <class T, unsigned own>
-__device__ void add_squares(const T* block, unsigned length, bool wide, double (&sums)[own]) {
-  const auto add = [&](unsigned k, T x) {
-    const double value = widen(x);
-    sums[k] = sums[k] + value * value;
-  };
-  const unsigned begin = threadIdx.x % block_threads<T> * own;
-  if (!wide || length < Compute::square_sum_block) {
-    for (unsigned i = begin; i < length; i += accumulators) {
-#pragma unroll
-      for (unsigned k = 0; k < own; ++k) {
-        if (i + k < length) add(k, block[i + k]);
-      }
-    }
-    return;
-  }
-  constexpr unsigned rows = 8;  // in flight at once
-  for (unsigned i = begin; i < Compute::square_sum_block; i += rows * accumulators) {
-    T x[rows][own];
-#pragma unroll
-    for (unsigned row = 0; row < rows; ++row) load_group<own>(block + i + row * accumulators, x[row]);
-#pragma unroll
-    for (unsigned row = 0; row < rows; ++row) {
-#pragma unroll
-      for (unsigned k = 0; k < own; ++k) add(k, x[row][k]);
-    }
-  }
+template <class T>
+__device__ void add_square(T x, double& sum) {
+  const double value = widen(x);
+  sum = __fma_rn(value, value, sum);  // the product is exact, as the host's
 }
 
-/// All threads of a warp run the same number of iterations, because they exchange sums at the end of each.
+/// What the threads of a warp read of two whole blocks and exchange, because a thread needs every 16th element.
+struct StagedBlocks {
+  static constexpr unsigned loads = 4;  ///< of a thread, of each block: 2 KiB of the block in all
+  static constexpr unsigned pieces = loads * warp_threads,
+                            padding = 4;  // which keeps the blocks in different banks
+  uint4 of[warp_blocks][pieces + padding];
+
+  /// Adds the squares of the thread's elements to `sum`. All threads of the warp call it.
+  template <class T>
+  __device__ void add_squares(const T* blocks, double& sum) {
+    constexpr unsigned elements = pieces * group_of<T>;
+    const unsigned lane = threadIdx.x % warp_threads;
+    const T* const own = reinterpret_cast<const T*>(of[lane / accumulators]) + lane % accumulators;
+    uint4 next[warp_blocks][loads];
+    read(blocks, next);
+#pragma unroll 1
+    for (unsigned i = 0; i < Compute::square_sum_block; i += elements) {
+      __syncwarp();  // all have used what was there
+#pragma unroll
+      for (unsigned block = 0; block < warp_blocks; ++block) {
+#pragma unroll
+        for (unsigned k = 0; k < loads; ++k) of[block][k * warp_threads + lane] = next[block][k];
+      }
+      __syncwarp();
+      if (i + elements < Compute::square_sum_block) read(blocks + i + elements, next);
+#pragma unroll 16
+      for (unsigned row = 0; row < elements; row += accumulators) add_square(own[row], sum);
+    }
+  }
+
+ private:
+  template <class T>
+  __device__ static void read(const T* blocks, uint4 (&to)[warp_blocks][loads]) {
+    const unsigned lane = threadIdx.x % warp_threads;
+#pragma unroll
+    for (unsigned block = 0; block < warp_blocks; ++block) {
+#pragma unroll
+      for (unsigned k = 0; k < loads; ++k) {
+        to[block][k] = *reinterpret_cast<const uint4*>(blocks + block * Compute::square_sum_block +
+                                                       (k * warp_threads + lane) * group_of<T>);
+      }
+    }
+  }
+};
+
+/// All threads of a warp run the same number of iterations, because they exchange elements and sums.
 template <class T>
 __global__ void __launch_bounds__(threads_per_block, three_blocks)
     square_sums_kernel(const T* x, double* partials, std::uint64_t count, std::uint64_t blocks) {
-  constexpr unsigned own = own_accumulators<T>, threads = block_threads<T>,
-                     warp_blocks = warp_threads / threads;
+  __shared__ StagedBlocks staged[threads_per_block / warp_threads];
   const bool wide = are_wide(x);
   for (std::uint64_t first = first_warp() * warp_blocks; first < blocks; first += warps() * warp_blocks) {
-    const std::uint64_t block = first + threadIdx.x % warp_threads / threads;
-    double sums[own] = {};
-    if (block < blocks) {
-      const std::uint64_t begin = block * Compute::square_sum_block;
-      const auto length = static_cast<unsigned>(min(Compute::square_sum_block, count - begin));
-      add_squares(x + begin, length, wide, sums);
+    const std::uint64_t block = first + threadIdx.x % warp_threads / accumulators,
+                        begin = block * Compute::square_sum_block;
+    double sum = 0;
+    if (wide && (first + warp_blocks) * Compute::square_sum_block <= count) {
+      staged[threadIdx.x / warp_threads].add_squares(x + first * Compute::square_sum_block, sum);
+    } else if (block < blocks) {
+      const std::uint64_t end = min(begin + Compute::square_sum_block, count);
+      for (std::uint64_t i = begin + threadIdx.x % accumulators; i < end; i += accumulators)
+        add_square(x[i], sum);
     }
 #pragma unroll
     for (unsigned half = accumulators / 2; half > 0; half /= 2) {
-#pragma unroll
-      for (unsigned k = 0; k < min(half, own); ++k) {
-        sums[k] = sums[k] + (half < own ? sums[(k + half) % own]
-                                        : __shfl_down_sync(0xffffffffu, sums[k], half / own, threads));
-      }
+      sum = sum + __shfl_down_sync(0xffffffffu, sum, half, accumulators);
     }
-    if (threadIdx.x % threads == 0 && block < blocks) partials[block] = sums[0];
+    if (threadIdx.x % accumulators == 0 && block < blocks) partials[block] = sum;
   }
 }
 
@@ -228,8 +242,7 @@ class CudaCompute final : public Compute {
     PENSTOCK_TRY(check_square_sums(x, partials));
     const std::uint64_t count = x.count().value(), blocks = ceil_divide(count, square_sum_block);
     auto* sums = reinterpret_cast<double*>(partials.address());
-    const std::uint64_t threads = blocks * accumulators * size_of(x.dtype).value() / wide_access;
-    return launch_on("CudaCompute::square_sums", device_, threads, [&](unsigned grid) {
+    return launch_on("CudaCompute::square_sums", device_, blocks * accumulators, [&](unsigned grid) {
       with_device_elements(x, [&](const auto* values) {
         square_sums_kernel<<<grid, threads_per_block, 0, cuda_stream(stream)>>>(values, sums, count, blocks);
       });

@@ -33,7 +33,7 @@ class Operands {
     compute_ = kernels::make_cuda_compute(0).value();
     gradient_ = noise(DType::bf16), parameter_ = noise(DType::bf16), sum_ = noise(DType::fp32);
     master_ = noise(DType::fp32);
-    copy_ = zeros(sum_.bytes.size());
+    copy_from_ = zeros(copied_bytes_max / 2 * elements.value()), copy_to_ = zeros(copy_from_.size());
     for (const StateFormat format : formats) {
       states_[format] = zeros(cpu_adam::tile_bytes(format, elements).value());
     }
@@ -50,8 +50,7 @@ class Operands {
 
   [[nodiscard]] std::vector<Kernel> kernels() {
     const StreamHandle stream = stream_->handle();
-    std::vector<Kernel> all = {
-        {"copy on the device", 8, [=, this] { return device_->copy_on_device(stream, sum_.bytes, copy_); }}};
+    std::vector<Kernel> all;
     for (const StateFormat format : formats) {
       const double state =
           static_cast<double>(states_.at(format).size().value()) / static_cast<double>(elements_.value());
@@ -80,9 +79,19 @@ class Operands {
     all.insert(all.end(), operations.begin(), operations.end());
     return all;
   }
+  /// A copy that reads and writes `bytes_per_element` in all. Its memory is apart from that of the kernels.
+  [[nodiscard]] Kernel copy(double bytes_per_element) {
+    const ByteCount half(
+        static_cast<std::uint64_t>(bytes_per_element / 2 * static_cast<double>(elements_.value())));
+    return {"copy on the device", bytes_per_element, [=, this] {
+              return device_->copy_on_device(stream_->handle(), copy_from_.subspan(ByteCount(), half),
+                                             copy_to_.subspan(ByteCount(), half));
+            }};
+  }
   [[nodiscard]] tiers::Stream& stream() { return *stream_; }
 
  private:
+  static constexpr ByteCount copied_bytes_max{28};  // an element: Adam's, in fp32
   static constexpr StateFormat formats[] = {StateFormat::fp32, StateFormat::moments, StateFormat::split,
                                             StateFormat::split_bf16, StateFormat::split_q8};
 
@@ -128,7 +137,7 @@ class Operands {
   std::vector<DeviceSpan> allocated_;
   DeviceTensor gradient_, parameter_, sum_, master_;
   std::map<StateFormat, DeviceSpan> states_;
-  DeviceSpan copy_, partials_, flag_;
+  DeviceSpan copy_from_, copy_to_, partials_, flag_;
 };
 
 /// GB/s.
@@ -145,21 +154,30 @@ double rate_of(const Kernel& kernel, tiers::Stream& stream, const KernelOptions&
 
 std::vector<KernelRow> measure_kernels(const KernelOptions& options) {
   Operands operands(options.elements);
-  const std::vector<Kernel> kernels = operands.kernels();
-  for (const Kernel& kernel : kernels) rate_of(kernel, operands.stream(), options);  // not counted
-  std::map<std::string, std::vector<double>> rates;
+  struct Measured {
+    Kernel kernel, copy;
+    std::vector<double> rates, copy_rates;
+  };
+  std::vector<Measured> all;
+  for (Kernel& kernel : operands.kernels()) {
+    Kernel copy = operands.copy(kernel.bytes_per_element);
+    all.push_back({std::move(kernel), std::move(copy), {}, {}});
+  }
+  const auto measure = [&](const Kernel& kernel) { return rate_of(kernel, operands.stream(), options); };
+  for (const Measured& one : all) measure(one.copy), measure(one.kernel);  // not counted
   for (int round = 0; round < options.rounds; ++round) {
-    for (std::size_t i = 0; i < kernels.size(); ++i) {
-      // The first one rotates, so that drift affects all alike.
-      const Kernel& kernel = kernels[(i + static_cast<std::size_t>(round)) % kernels.size()];
-      rates[kernel.name].push_back(rate_of(kernel, operands.stream(), options));
+    for (Measured& one : all) {
+      // Which of the two is first alternates, so that drift affects both alike.
+      if (round % 2 == 0) one.copy_rates.push_back(measure(one.copy));
+      one.rates.push_back(measure(one.kernel));
+      if (round % 2 != 0) one.copy_rates.push_back(measure(one.copy));
     }
   }
   std::vector<KernelRow> rows;
-  for (const Kernel& kernel : kernels) {
-    const auto& own = rates.at(kernel.name);
-    rows.push_back({kernel.name, kernel.bytes_per_element, measure::center(own),
-                    measure::center(measure::ratios(own, rates.at(kernels.front().name)))});
+  for (const Measured& one : all) {
+    rows.push_back({one.kernel.name, one.kernel.bytes_per_element, measure::center(one.rates),
+                    measure::center(one.copy_rates),
+                    measure::center(measure::ratios(one.rates, one.copy_rates))});
   }
   return rows;
 }

@@ -12,7 +12,7 @@ struct KernelOptions {
   int rounds = 1;
 };
 
-/// Measures the library's kernels on CUDA device 0 and, first, a copy on the device. Throws BadResult.
+/// Measures the library's kernels on CUDA device 0, each beside a copy of as many bytes. Throws BadResult.
 std::vector<KernelRow> measure_kernels(const KernelOptions& options);
 
 }  // namespace penstock::bench

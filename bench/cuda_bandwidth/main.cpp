@@ -1,5 +1,5 @@
 // cuda_bandwidth: compares the copies of the library's CUDA device with bare cudaMemcpyAsync between the same kind of
-// memory, and the library's kernels with a copy on the device, alternately in the same run.
+// memory, and each of the library's kernels with a copy on the device of as many bytes, alternately in the same run.
 #include "copies.hpp"
 #include "kernels.hpp"
 #include "report.hpp"
@@ -33,9 +33,8 @@ std::vector<ByteCount> copy_sizes(ByteCount total) {
 int run(int argc, char** argv) {
   Options options;
   CLI::App app(
-      "Measures copies between host and CUDA device 0 against bare cudaMemcpyAsync, and kernels against a "
-      "copy "
-      "on the device");
+      "Measures copies between host and CUDA device 0 against bare cudaMemcpyAsync, and kernels against "
+      "copies on the device");
   app.add_option("--only", options.only, "what to measure")
       ->capture_default_str()
       ->delimiter(',')

@@ -17,11 +17,13 @@ void print_table(const Report& report) {
                100 * row.penstock.spread, row.ratio.median);
   }
   if (!report.kernels.empty()) {
-    fmt::print("{:<26}  {:>9}  {:>9}  {:>7}  {:>7}\n", "kernel", "B/element", "GB/s", "spread", "to copy");
+    fmt::print("{:<26}  {:>9}  {:>9}  {:>7}  {:>9}  {:>7}\n", "kernel", "B/element", "GB/s", "spread",
+               "copy GB/s", "to copy");
   }
   for (const KernelRow& row : report.kernels) {
-    fmt::print("{:<26}  {:>9.2f}  {:>9.1f}  {:>5.1f} %  {:>7.3f}\n", row.name, row.bytes_per_element,
-               row.rate.median, 100 * row.rate.spread, row.to_copy.median);
+    fmt::print("{:<26}  {:>9.2f}  {:>9.1f}  {:>5.1f} %  {:>9.1f}  {:>7.3f}\n", row.name,
+               row.bytes_per_element, row.rate.median, 100 * row.rate.spread, row.copy.median,
+               row.to_copy.median);
   }
 }
 
@@ -48,6 +50,7 @@ void print_json(const Report& report) {
     line["bytes_per_element"] = row.bytes_per_element;
     line["gb_per_s"] = row.rate.median;
     line["spread"] = row.rate.spread;
+    line["copy_gb_per_s"] = row.copy.median;
     line["to_copy"] = row.to_copy.median;
     json["kernels"].append(line);
   }

@@ -16,11 +16,12 @@ struct CopyRow {
   measure::Center bare, penstock, ratio;  ///< ratio: penstock / bare of the same round
 };
 
-/// A kernel, or the copy on the device with which kernels are compared.
+/// A kernel, and a copy on the device that reads and writes as many bytes: the time that a launch takes to begin and to
+/// end counts for both. Rates in GB/s.
 struct KernelRow {
   std::string name;
   double bytes_per_element;
-  measure::Center rate, to_copy;  ///< GB/s; its rate divided by that of the copy in the same round
+  measure::Center rate, copy, to_copy;  ///< to_copy: rate / copy of the same round
 };
 
 }  // namespace penstock::bench

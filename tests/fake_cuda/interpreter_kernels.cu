@@ -37,6 +37,22 @@ template __global__ void broadcast_kernel<Missing::before_overwrite>(float*);
 template __global__ void broadcast_kernel<Missing::between_writes>(float*);
 template __global__ void broadcast_kernel<Missing::nothing>(float*);
 
+/// Lane 30 of each warp gets what lane 29 has written, of the last warp what thread `writer` has. Then lane 31 replaces
+/// what lane 29 has written.
+template <Missing missing>
+__global__ void warp_kernel(float* values, unsigned writer) {
+  __shared__ float shared[most_threads];
+  const unsigned other = threadIdx.x + 2 == blockDim.x ? writer : threadIdx.x - 1;
+  shared[threadIdx.x] = values[threadIdx.x];
+  if (missing != Missing::before_read) __syncwarp();
+  if (threadIdx.x % 32 == 30) values[threadIdx.x] = shared[other];
+  if (missing != Missing::before_overwrite) __syncwarp();
+  if (threadIdx.x % 32 == 31) shared[threadIdx.x - 2] = 0;
+}
+template __global__ void warp_kernel<Missing::before_read>(float*, unsigned);
+template __global__ void warp_kernel<Missing::before_overwrite>(float*, unsigned);
+template __global__ void warp_kernel<Missing::nothing>(float*, unsigned);
+
 /// The blocks after the first read what none of their threads has written.
 __global__ void copy_kernel(float* values) {
   __shared__ float shared[most_threads];

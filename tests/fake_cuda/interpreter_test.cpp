@@ -52,6 +52,25 @@ TEST(PtxInterpreter, FindsAMissingBarrier) {
   EXPECT_EQ(error("3"), "none");
 }
 
+TEST(PtxInterpreter, TakesABarrierOfAWarpForItsOwnThreadsOnly) {
+  const auto error = [](const char* missing, std::uint32_t writer) {
+    std::vector<float> values = numbers(64);
+    try {
+      module().launch("warp_kernel<(Missing)" + std::string(missing) + ">", {.blocks = 1, .threads = 64},
+                      values.data(), writer);
+    } catch (const std::runtime_error& thrown) {
+      return std::string(thrown.what());
+    }
+    return std::string("none");
+  };
+
+  EXPECT_EQ(error("0", 61), "PTX: no barrier between a thread's write of shared memory and another's read");
+  EXPECT_EQ(error("1", 61), "PTX: no barrier between a thread's use of shared memory and another's write");
+  EXPECT_EQ(error("3", 61), "none");
+  EXPECT_EQ(error("3", 5), "PTX: no barrier between a thread's write of shared memory and another's read")
+      << "of another warp";
+}
+
 TEST(PtxInterpreter, FindsAReadOfSharedMemoryThatTheBlockHasNotWritten) {
   EXPECT_EQ(error_of("copy_kernel", numbers(64)), "none");
   EXPECT_NE(error_of("copy_kernel", numbers(64), /*blocks=*/2).find("never written"), std::string::npos);

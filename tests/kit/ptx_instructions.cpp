@@ -203,6 +203,7 @@ void largest_of_warp(std::span<Thread> warp, const Operands& o) {
 }
 void meet(std::span<Thread> warp, const Operands& o) {
   check_members(warp, o[0]);
+  warp.front().shared->pass_warp_barrier(warp.front().number);
 }
 
 /// A signed value fills a register of any width.
@@ -225,8 +226,9 @@ constexpr auto flush = [](float a) {
 constexpr auto power_of_two = [](float a) { return static_cast<float>(std::exp2(static_cast<double>(a))); };
 constexpr auto power_of_two_flushed = [](float a) { return flush(power_of_two(flush(a))); };
 
+template <class T>
 void fused(Thread& t, const Operands& o) {
-  t.set(o[0], std::fma(t.get<float>(o[1]), t.get<float>(o[2]), t.get<float>(o[3])));
+  t.set(o[0], std::fma(t.get<T>(o[1]), t.get<T>(o[2]), t.get<T>(o[3])));
 }
 /// Rounded down. The product is exact in double, and so is `low`, what rounding the sum to double left out.
 void fused_down(Thread& t, const Operands& o) {
@@ -258,7 +260,7 @@ const std::map<std::string_view, Operation> approximate_operations = {
     {"ex2.approx.f32", {unary<float, power_of_two>, 2}},
     {"ex2.approx.ftz.f32", {unary<float, power_of_two_flushed>, 2}},
     {"fma.rm.f32", {fused_down, 4}},
-    {"fma.rn.f32", {fused, 4}},
+    {"fma.rn.f32", {fused<float>, 4}},
     {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {} ,{}",
      {nullptr, 14, Group::warp, multiply_matrices}},
     {"mul.f32", {binary<float, std::multiplies<>{}>, 3}},
@@ -296,6 +298,7 @@ const std::map<std::string_view, Operation> operations = {
     {"div.rn.f32", {binary<float, std::divides<>{}>, 3}},
     {"div.u32", {binary<u32, std::divides<>{}>, 3}},
     {"div.u64", {binary<u64, std::divides<>{}>, 3}},
+    {"fma.rn.f64", {fused<double>, 4}},  // only asked for by name: the compiler makes none (-fmad=false)
     {"ld.global.f32", {load<float>, 2}},
     {"ld.global.u16", {load<u16>, 2}},
     {"ld.global.u32", {load<u32>, 2}},
@@ -371,6 +374,7 @@ const std::map<std::string_view, Operation> operations = {
     {"setp.gt.u32", {setp<u32, std::greater<>{}>, 3}},
     {"setp.gt.u64", {setp<u64, std::greater<>{}>, 3}},
     {"setp.le.u32", {setp<u32, std::less_equal<>{}>, 3}},
+    {"setp.le.u64", {setp<u64, std::less_equal<>{}>, 3}},
     {"setp.lt.f32", {setp<float, std::less<>{}>, 3}},
     {"setp.lt.u16", {setp<u16, std::less<>{}>, 3}},
     {"setp.lt.u32", {setp<u32, std::less<>{}>, 3}},

@@ -205,11 +205,14 @@ TEST_F(CudaComputePtxAccesses, AreOf16BytesWhereOperandsAreAligned) {
     Shifted x(count, from, 1, 0);
     EXPECT_EQ(run(kernel_of("scale_kernel", {from}), {x.span()}, x.data(), 1.0f, count),
               sum_of({{16, 2 * bytes}}));
-    double sum = 0;
-    const std::uint64_t blocks = 1;
-    const ConstHostSpan sums(std::span<const double>(&sum, 1));
-    EXPECT_EQ(run(kernel_of("square_sums_kernel", {from}), {x.span(), sums}, x.data(), &sum, count, blocks),
-              sum_of({{16, bytes}, {8, 8}}));
+    // A warp reads two whole blocks.
+    const std::uint64_t blocks = 2, elements = blocks * Compute::square_sum_block;
+    Shifted in_blocks(elements, from, 1, 0);
+    std::vector<double> sums(blocks);
+    EXPECT_EQ(run(kernel_of("square_sums_kernel", {from}),
+                  {in_blocks.span(), ConstHostSpan(std::span<const double>(sums))}, in_blocks.data(),
+                  sums.data(), elements, blocks),
+              sum_of({{16, size_of(from).value() * elements}, {8, 8 * blocks}}));
   }
 }
 
