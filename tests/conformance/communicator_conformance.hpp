@@ -50,6 +50,7 @@ struct Factory {
   bool joins_together = false;     ///< a rank's join returns when all ranks join
   bool streams_run_alone = false;  ///< they cannot be made to wait
   bool wakes = true;               ///< else Communicator::poll_interval() is short
+  bool joins_slowly = false;       ///< a join takes a good part of a second
   /// The rank of this process, if the others are processes that run the suite too.
   std::optional<std::uint32_t> (*own_rank)() = []() -> std::optional<std::uint32_t> { return std::nullopt; };
   /// Waits until all processes are here.
@@ -172,6 +173,10 @@ class CommunicatorConformance : public testing::TestWithParam<Setting> {
   static bool is_here(std::uint32_t r) { return !is_process() || transport().own_rank() == r; }
   /// Whether this process has one rank only. Then nothing can be said about the order of what ranks do.
   static bool is_process() { return transport().own_rank().has_value(); }
+  /// How many seeds a test takes that would take `many`.
+  static std::uint64_t seeds(std::uint64_t many) {
+    return is_process() || transport().joins_slowly ? 2 : many;
+  }
   Rank& rank(std::uint32_t r) { return *ranks_[r]; }
 
   DeviceTensor flat(std::uint32_t r, DType dtype = DType::bf16) {

@@ -72,6 +72,7 @@ constexpr Factory nccl = {
     .joins_together = true,
     .streams_run_alone = true,
     .wakes = false,
+    .joins_slowly = true,
     .why_not = []() -> std::string {
       const auto library = NcclLibrary::instance();
       if (!library) return library.error().message();

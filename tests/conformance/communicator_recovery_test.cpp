@@ -78,7 +78,7 @@ class CommunicatorRecovery : public CommunicatorConformance {
 class CommunicatorRecoveryPeers : public CommunicatorRecovery {};
 
 TEST_P(CommunicatorRecovery, EndsTheCollectivesOfAllRanksWithTheCauseUntilAllHaveRecovered) {
-  for (std::uint64_t seed = 0; seed < (is_process() ? 2 : 100); ++seed) {
+  for (std::uint64_t seed = 0; seed < seeds(100); ++seed) {
     open(seed);
     for (std::uint64_t round = 0; round < 3; ++round) {
       begin_a_collective();
@@ -107,7 +107,7 @@ TEST_P(CommunicatorRecovery, EndsTheCollectivesOfAllRanksWithTheCauseUntilAllHav
 
 TEST_P(CommunicatorRecovery, LetsNoPeerReadARanksMemoryAfterItsStreamHasPassedTheRecovery) {
   if (is_process()) GTEST_SKIP() << "needs the memory of every rank";
-  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+  for (std::uint64_t seed = 0; seed < seeds(200); ++seed) {
     open(seed);
     fill_own_slots(1);
     begin_a_collective_everywhere();
@@ -134,7 +134,7 @@ TEST_P(CommunicatorRecovery, LetsNoPeerReadARanksMemoryAfterItsStreamHasPassedTh
 
 // Ranks that have completed the exchange of a step's outcome apply it: no other may treat it as interrupted.
 TEST_P(CommunicatorRecoveryPeers, CompletesAnExchangeOnEachRankWhereItHasOnOne) {
-  for (std::uint64_t seed = 0; seed < (is_process() ? 2 : 50); ++seed) {
+  for (std::uint64_t seed = 0; seed < seeds(50); ++seed) {
     open(seed);
     std::vector<std::vector<std::byte>> all(size(), std::vector<std::byte>(size()));
     const std::vector<std::byte> mine(1, std::byte(7));

@@ -15,7 +15,7 @@ class CommunicatorPeers : public CommunicatorConformance {};
 class CommunicatorRetirement : public CommunicatorConformance {};
 
 TEST_P(CommunicatorConformance, GathersEverySlotInPlaceInAnyOrderOfRanksAndStreams) {
-  for (std::uint64_t seed = 0; seed < (is_process() ? 2 : 100); ++seed) {
+  for (std::uint64_t seed = 0; seed < seeds(100); ++seed) {
     open(seed);
     for (std::uint64_t generation = 0; generation < 4; ++generation) {
       // In stream order alone: nothing here waits for the collective before.
@@ -87,7 +87,7 @@ TEST_P(CommunicatorConformance, AveragesInRankOrderWithOneRounding) {
 
 TEST_P(CommunicatorConformance, AveragesFlatsOfDifferentSizesTogether) {
   static constexpr std::array<std::uint64_t, 5> slots = {32, 0, 96, 1, 40};  // elements
-  for (std::uint64_t seed = 0; seed < (is_process() ? 2 : 30); ++seed) {
+  for (std::uint64_t seed = 0; seed < seeds(30); ++seed) {
     open(seed);
     std::vector<std::vector<DeviceTensor>> flats(size());
     for (const std::uint32_t r : here()) {

@@ -74,7 +74,11 @@ DeviceMemory::Blocks DeviceMemory::of(const std::set<int>& devices) const {
 }
 
 bool HostRegistrations::add(const void* address, std::size_t size) {
-  if (kind(address, size) != Kind::pageable) return false;
+  const auto after = sizes_.upper_bound(number(address) + size - 1);
+  if (after != sizes_.begin()) {
+    const auto [start, length] = *std::prev(after);
+    if (start + length > number(address)) return false;
+  }
   sizes_.emplace(number(address), size);
   return true;
 }
@@ -84,12 +88,12 @@ bool HostRegistrations::remove(const void* address) {
 }
 
 HostRegistrations::Kind HostRegistrations::kind(const void* address, std::size_t size) const {
-  const std::uintptr_t first = number(address), last = first + size - 1;
-  auto after = sizes_.upper_bound(last);
+  const std::uintptr_t first = number(address);
+  const auto after = sizes_.upper_bound(first);
   if (after == sizes_.begin()) return Kind::pageable;
   const auto [start, length] = *std::prev(after);
   if (start + length <= first) return Kind::pageable;
-  return start <= first && last < start + length ? Kind::registered : Kind::mixed;
+  return size <= start + length - first ? Kind::registered : Kind::leaves;
 }
 
 }  // namespace penstock::test::fake_cuda

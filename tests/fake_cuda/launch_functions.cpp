@@ -149,7 +149,8 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void*
     const auto stream = runtime.stream(handle);
     if (stream == nullptr || stream->device() != runtime.current_device())
       return cudaErrorInvalidResourceHandle;
-    if (grid.x == 0 || block.x == 0 || block.x > 1024) return cudaErrorInvalidConfiguration;
+    if (grid.x == 0) return cudaErrorInvalidValue;
+    if (block.x == 0 || block.x > 1024) return cudaErrorInvalidConfiguration;
     if (grid.y * grid.z * block.y * block.z != 1 || shared != 0) {
       throw std::runtime_error("fake CUDA: only one-dimensional grids without dynamic shared memory");
     }

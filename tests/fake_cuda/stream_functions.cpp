@@ -15,7 +15,7 @@ struct Side {
   std::byte* bytes = nullptr;
   HostRegistrations::Kind kind = HostRegistrations::Kind::registered;
 
-  [[nodiscard]] bool valid() const { return bytes != nullptr && kind != HostRegistrations::Kind::mixed; }
+  [[nodiscard]] bool valid() const { return bytes != nullptr && kind != HostRegistrations::Kind::leaves; }
   [[nodiscard]] bool pageable() const { return kind == HostRegistrations::Kind::pageable; }
 };
 

@@ -224,7 +224,7 @@ class CudaDevice final : public Device {
     return CudaStaging::is_pageable(host);
   }
 
-  /// CUDA refuses copies of host memory that is partly registered, and may refuse those across two registrations.
+  /// CUDA refuses copies of host memory that leave a registration, and may refuse those across two of them.
   Result<void> copy(StreamHandle stream, void* to, ByteCount to_size, const void* from, ByteCount from_size,
                     cudaMemcpyKind kind) {
     if (to_size != from_size)

@@ -113,7 +113,7 @@ TEST_F(CudaTwoDevices, WaitsQueriesAndCopiesTakeHandlesOfTheOther) {
 }
 
 /// Between two devices with access to each other's memory.
-class CudaPeers : public CudaDevicesSemantics {
+class CudaTwoDevicesAsPeers : public CudaDevicesSemantics {
  protected:
   void SetUp() override {
     CudaDevicesSemantics::SetUp();
@@ -124,7 +124,7 @@ class CudaPeers : public CudaDevicesSemantics {
   }
 };
 
-TEST_F(CudaPeers, AreOtherDevicesThatExist) {
+TEST_F(CudaTwoDevicesAsPeers, AreOtherDevicesThatExist) {
   int can = 1;
   EXPECT_EQ(cudaDeviceEnablePeerAccess(0, 0), cudaErrorInvalidDevice);
   EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
@@ -134,7 +134,7 @@ TEST_F(CudaPeers, AreOtherDevicesThatExist) {
   EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
 }
 
-TEST_F(CudaPeers, AccessEachOthersMemoryOnceThatIsEnabled) {
+TEST_F(CudaTwoDevicesAsPeers, AccessEachOthersMemoryOnceThatIsEnabled) {
   unsigned* const on_first = allocate();
   ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
   const cudaStream_t second = make_stream();

@@ -144,7 +144,7 @@ TEST_F(CudaMemory, OfTheHostThatCannotBePinnedIsRefusedAndNothingIsRegistered) {
   const cudaError_t error = read(register_range(host.page(0), host.size()));
 
   EXPECT_NE(error, cudaSuccess);
-  RecordProperty("result", cudaGetErrorString(error));
+  RecordProperty("returned", cudaGetErrorString(error));
   EXPECT_NE(read(cudaHostUnregister(host.page(0))), cudaSuccess);
   host.register_pages(0, 1);
 }

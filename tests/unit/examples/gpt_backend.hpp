@@ -51,6 +51,8 @@ class Backend {
 struct BackendKind {
   const char* name;
   std::unique_ptr<Backend> (*make)(std::string& reason);
+  /// Whether a product may be rounded to bf16 before something is added to it, or it is multiplied, and rounded again.
+  bool rounds_twice = false;
 };
 inline std::ostream& operator<<(std::ostream& out, const BackendKind& kind) {
   return out << kind.name;
@@ -81,6 +83,10 @@ class BackendTest : public ::testing::TestWithParam<BackendKind> {
   DeviceTensor operand(const Values& values) { return tensor(values, ops().operand_dtype()); }
   /// How far a result may be from the reference: by the rounding of its elements, and a little.
   static double tolerance(DeviceTensor result) { return result.dtype == penstock::DType::bf16 ? 4e-3 : 1e-5; }
+  /// The same for a product with which more is computed before it is stored.
+  static double tolerance_of_product(DeviceTensor result) {
+    return tolerance(result) * (result.dtype == penstock::DType::bf16 && GetParam().rounds_twice ? 2 : 1);
+  }
   /// Where operands are rounded between inputs and result.
   double tolerance_of_several() { return ops().operand_dtype() == penstock::DType::bf16 ? 1e-2 : 1e-5; }
   DeviceSpan bytes(const std::vector<std::uint8_t>& values);

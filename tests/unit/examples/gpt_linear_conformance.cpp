@@ -154,7 +154,7 @@ TEST_P(LinearConformance, AddsToAnOperandOrTheResidualStreamInPlaceAndWithoutABi
 
       Reals wanted = layer.output();
       for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += old[i];
-      expect_near(read(y), narrow(wanted), tolerance(y));
+      expect_near(read(y), narrow(wanted), tolerance_of_product(y));
     }
   }
 }
@@ -203,7 +203,7 @@ TEST_P(LinearConformance, ComputesTheGradientThroughGelu) {
 
     Reals wanted = layer.input_gradient();
     for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] *= gelu_slope(up[i]);
-    expect_near(read(dup), narrow(wanted), tolerance(dup));
+    expect_near(read(dup), narrow(wanted), tolerance_of_product(dup));
   }
 }
 
