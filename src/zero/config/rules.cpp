@@ -1,5 +1,6 @@
 #include "zero/config/rules.hpp"
 
+#include "zero/config/device_update.hpp"
 #include "zero/config/scheduler_rules.hpp"
 #include "zero/config/unused_keys.hpp"
 
@@ -351,8 +352,8 @@ Draft effective_draft_of(Config config) {
         cycle->cycle_second_stair_count.value_or(cycle->cycle_first_stair_count);
   }
   config.overlap_comm = config.overlaps_communication();
-  // A device with memory of its own has longer tiles for states that it keeps.
-  if (config.offload_optimizer.device != OffloadDevice::none)
+  // The plan chooses longer tiles of states that a device with memory of its own keeps or updates.
+  if (config.offload_optimizer.device != OffloadDevice::none && !asks_device_to_update(config))
     config.penstock.tile_elements = config.penstock.tile();
   return draft_of(config);
 }

@@ -70,7 +70,9 @@ constexpr Key keys[] = {
      .least = tile_multiple,
      .most = uint32_max,
      .multiple_of = tile_multiple,
-     .unset = "3 MiB of the state format; of states that a GPU keeps 192 MiB",
+     .unset =
+         "3 MiB of the state format; of states that a GPU keeps 192 MiB; of those in host memory that a GPU "
+         "updates 48 or 12 MiB, if it has room and there are 64 tiles",
      .field = own<&PenstockConfig::tile_elements>,
      .read_by = plan},
     {.path = "penstock.tiles_in_flight",

@@ -153,9 +153,14 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   const bool on_device = options.offload_optimizer == OffloadDevice::none;
   const Tier parameter_tier = tier_of(options.offload_param, on_device);
   const Tier optimizer_tier = tier_of(options.offload_optimizer, on_device);
-  const ElementCount longest_tile = std::min(tile_elements(config, on_device), unit_shard);
-  PENSTOCK_TRY_ASSIGN(const MemoryPlan plan,
-                      plan_tiles(config, parameter_tier == Tier::device, shard, unit_shard, longest_tile));
+  ElementCount longest_tile;
+  MemoryPlan plan;
+  for (const ElementCount length : tile_lengths(config, tiers::DeviceMemory::separate)) {
+    longest_tile = std::min(length, unit_shard);
+    PENSTOCK_TRY_ASSIGN(plan,
+                        plan_tiles(config, parameter_tier == Tier::device, shard, unit_shard, longest_tile));
+    if (plan.tiles >= streamed_tiles_min) break;
+  }
   const cpu_adam::TileLayout format = tile_layout(options.state_format, options.dtype, options.optimizer);
   PENSTOCK_TRY_ASSIGN(const ByteCount tile, padded_tile(format, longest_tile));
   PENSTOCK_TRY_ASSIGN(const ByteCount unit_states, padded_tiles(format, unit_shard, longest_tile));

@@ -335,11 +335,11 @@ ByteCount MemoryPlan::host_staging() const {
   return host_budget - host_shards - host_gradients - host_tiles - host_checkpoints - host_results;
 }
 
-Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, std::uint32_t ranks,
-                               std::uint32_t local_ranks, tiers::DeviceMemory device_memory) {
-  PENSTOCK_TRY(check_inputs(config, model, ranks, local_ranks));
-  const ShardLayout shards(model, ranks);
+namespace {
 
+Result<MemoryPlan> plan_with(ElementCount tile_elements, const Config& config, const ModelLayout& model,
+                             const ShardLayout& shards, std::uint32_t ranks, std::uint32_t local_ranks,
+                             tiers::DeviceMemory device_memory) {
   MemoryPlan plan;
   plan.fingerprint = plan_fingerprint(config, model, ranks);
   plan.ranks = ranks;
@@ -355,7 +355,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
     plan_collectives(plan, config, shards, ranks);
   }
   PENSTOCK_TRY(check_optimizer_place(plan, config));
-  plan.tile_elements = tile_elements(config, plan.tiles_on_device);
+  plan.tile_elements = tile_elements;
   PENSTOCK_TRY_ASSIGN(const RankBytes all, RankBytes::of(plan, config, shards));
   plan_device_kept(plan, all);
   plan.tiles = all.tile_count;
@@ -375,6 +375,20 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   plan.checkpoint_reads_max = plan.disk_checkpoints * model.checkpoints.reads;
   PENSTOCK_TRY(plan_device(plan, config, shards, model));
   return plan;
+}
+
+}  // namespace
+
+Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, std::uint32_t ranks,
+                               std::uint32_t local_ranks, tiers::DeviceMemory device_memory) {
+  PENSTOCK_TRY(check_inputs(config, model, ranks, local_ranks));
+  const ShardLayout shards(model, ranks);
+  const std::vector<ElementCount> lengths = tile_lengths(config, device_memory);
+  for (const ElementCount length : lengths) {
+    auto plan = plan_with(length, config, model, shards, ranks, local_ranks, device_memory);
+    if (length == lengths.back() || (plan && plan->tiles >= streamed_tiles_min)) return plan;
+  }
+  return Error(ErrorCode::failed_state, "plan_memory");  // there is a last length
 }
 
 }  // namespace penstock::zero

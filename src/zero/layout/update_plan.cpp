@@ -1,5 +1,6 @@
 #include "zero/layout/update_plan.hpp"
 
+#include "zero/config/device_update.hpp"
 #include "zero/layout/padded.hpp"
 #include "zero/layout/update_slot.hpp"
 
@@ -16,10 +17,17 @@ constexpr std::uint32_t device_slots_max = 4;
 
 }  // namespace
 
-ElementCount tile_elements(const Config& config, bool on_device) {
-  constexpr std::uint64_t times_longer = 64;
-  if (!on_device || config.penstock.tile_elements) return config.penstock.tile();
-  return ElementCount(config.penstock.tile().value() * times_longer);
+std::vector<ElementCount> tile_lengths(const Config& config, tiers::DeviceMemory device_memory) {
+  const ElementCount shortest = config.penstock.tile();
+  if (device_memory == tiers::DeviceMemory::host || config.penstock.tile_elements) return {shortest};
+  switch (config.offload_optimizer.device) {
+    case OffloadDevice::none: return {shortest * 64};
+    case OffloadDevice::cpu:
+      if (asks_device_to_update(config)) return {shortest * 16, shortest * 4, shortest};
+      return {shortest};
+    case OffloadDevice::nvme: return {shortest};
+  }
+  return {shortest};
 }
 
 Result<MemoryPlan::Update> plan_update(const MemoryPlan& plan, const Config& config,
