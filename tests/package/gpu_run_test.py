@@ -51,7 +51,7 @@ def traced(*steps, loss=5.5):
     report = {"ranks": 1, "micro_batches": 1, "tokens_per_step": 100,
               "steps": [{"loss": loss - k, "update_seconds": k, "read_bytes": 40e9, "written_bytes": 30e9}
                         for k in range(len(steps))],
-              "ledger": [{"tier": "device", "peak_bytes": 30}, {"tier": "host", "peak_bytes": 1000}],
+              "ledger": [{"tier": "device", "actual_bytes": 30}, {"tier": "host", "actual_bytes": 1000}],
               "device": {"budget_bytes": 40, "activation_bytes": 60, "free_at_start_bytes": 300, "free_min_bytes": 190}}
     return {"traceEvents": events}, report
 

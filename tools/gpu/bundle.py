@@ -3,6 +3,7 @@
     bin/             test programs and tools, stripped
     lib/             their shared libraries, without those of glibc, libstdc++ and CUDA; large ones compressed (NAME.z)
     data/            a configuration and a text for the example
+    include/         a header with which the Python module is compiled
     manifest.json    the commit, and the names of all of these
 """
 import glob

@@ -13,6 +13,7 @@ from bundle import PACKED, SYSTEM_LIBRARIES, is_cuda_library
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SIZE_MAX = 50 << 20  # 64 MiB can be carried, the working tree included
 PACKED_FROM = 1 << 20
+XXHASH = pathlib.Path("/usr/include/xxhash.h")  # with which the Python module is compiled; GPU machines may lack it
 TOOLS = ["tools/penstock", "examples/gpt/gpt_train", "examples/gpt/gpt_plain", "bench/nvme_swap",
          "bench/cuda_bandwidth"]
 
@@ -52,7 +53,7 @@ def empty_folder(folder):
     if folder.exists() and any(folder.iterdir()) and not (folder / "manifest.json").exists():
         sys.exit(f"error: {folder} holds something that is no bundle\n  try     remove it, or name another folder")
     shutil.rmtree(folder, ignore_errors=True)
-    for name in ("bin", "lib", "data"):
+    for name in ("bin", "lib", "data", "include"):
         (folder / name).mkdir(parents=True)
 
 
@@ -73,6 +74,7 @@ def make(build, folder):
     shutil.copyfile(ROOT / "examples/gpt/ds_config.json", folder / "data/ds_config.json")
     documents = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     (folder / "data/text.txt").write_text("".join(document.read_text() for document in documents))
+    shutil.copy(XXHASH, folder / "include")
     describe = ["git", "-C", ROOT, "describe", "--always", "--dirty"]
     commit = subprocess.run(describe, capture_output=True, text=True).stdout
     (folder / "manifest.json").write_text(json.dumps({

@@ -5,6 +5,7 @@ import pathlib
 import re
 import shutil
 
+import python_package
 import runner
 import training
 from bundle import SYSTEM_LIBRARIES, find_cuda_library, has_nccl, is_cuda_library
@@ -13,6 +14,7 @@ from session import Failed, Unavailable
 GPU_FACTS = ["name", "driver_version", "memory.total", "pcie.link.gen.current", "pcie.link.gen.max",
              "pcie.link.width.current", "pcie.link.width.max", "clocks.max.sm", "clocks.max.mem", "power.limit",
              "ecc.mode.current", "persistence_mode", "mig.mode.current"]
+TEST_SECONDS_MAX = 60  # of a program, so that one that hangs does not keep the others from running
 SMALL_MODEL = ["--layers", 1, "--width", 64, "--heads", 2, "--context", 32, "--steps", 2]
 
 
@@ -77,6 +79,7 @@ def check(session):
             session.fail(f"{name} does not start, status {output.status}: {output.error()}")
     trained = training.train(session, SMALL_MODEL)
     session.succeed(training.program_command(session, "gpt_plain", SMALL_MODEL))
+    training.check_report(session, SMALL_MODEL)
     places = {}
     for name, path in sorted(libraries.items()):
         places.setdefault(str(pathlib.Path(path).parent), []).append(name)
@@ -90,14 +93,14 @@ def check(session):
 def tests(session):
     passed, gpus = {}, runner.gpu_count()
     # These tests would be skipped, and that would be a failure.
-    filters = [] if gpus > 1 else ["--gtest_filter=-CudaTwoDevices.*"]
+    filters = [] if gpus > 1 else ["--gtest_filter=-CudaTwoDevices*"]
     left_out = [] if gpus > 1 else ["without those that need two GPUs"]
     names = [name for name in session.bundle.tests if has_nccl() or "nccl" not in name]
     if len(names) < len(session.bundle.tests):
         left_out.append("without those of NCCL, which this machine lacks")
     for name in names:
         try:
-            passed[name] = session.run_tests(session.bundle.program(name), *filters)
+            passed[name] = session.run_tests(session.bundle.program(name), *filters, seconds=TEST_SECONDS_MAX)
         except Failed as error:
             session.fail(str(error))
     return ("; ".join([f"{sum(passed.values())} tests of {len(passed)} programs passed", *left_out]),
@@ -154,12 +157,15 @@ PARTS = [
     runner.Part("facts", "GPU, link, memory, pages, disk", 60, facts),
     runner.Part("check", "every program of the bundle starts; where its libraries are", 90, check, needs_gpu=False),
     runner.Part("tests", "the tests that need a GPU; a skipped test is a failure", 180, tests),
+    runner.Part("python", "the Python package with PyTorch on the GPU, compiled here", 120, python_package.python),
     runner.Part("sanitizer", "compute-sanitizer, memcheck and racecheck: kernel test, short training", 200, sanitizer),
     runner.Part("link", "copies to the device, to the host and both at once, against bare cudaMemcpyAsync", 60, copies),
-    runner.Part("kernels", "bandwidth of the CUDA kernels, against a copy on the device", 60, kernels),
+    runner.Part("kernels", "bandwidth of the CUDA kernels, against copies on the device of as many bytes", 60, kernels),
     runner.Part("demo", "the demonstration on CUDA, on disk and in memory, digests compared", 180, training.demo),
     runner.Part("1b", "1 B parameters, 16 k tokens, states in host memory: timeline, floor of the phases", 140,
                 training.one_billion),
+    runner.Part("1b-streamed", "the same, where the GPU updates the states in host memory", 80,
+                training.one_billion_streamed),
     runner.Part("1b-device", "the same with everything on the device", 80, training.one_billion_on_device),
     runner.Part("1b-plain", "the same against the same loop on plain buffers, in turns", 130,
                 training.against_plain_buffers),

@@ -107,7 +107,7 @@ def device_memory(report):
     """What the training took on the device, beside the context, cuBLAS and its scratch, and what accounts for it: the
     budget, which is allocated at once and of which the ledger counts what is held, and the activations."""
     device = report["device"]
-    ledger = sum(line["peak_bytes"] for line in report["ledger"] if line["tier"] == "device")
+    ledger = sum(line["actual_bytes"] for line in report["ledger"] if line["tier"] == "device")
     taken = device["free_at_start_bytes"] - device["free_min_bytes"]
     return {"taken_bytes": taken, "ledger_bytes": ledger, "budget_bytes": device["budget_bytes"],
             "activation_bytes": device["activation_bytes"],

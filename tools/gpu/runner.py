@@ -50,11 +50,11 @@ def run_part(part, bundle, scratch, log, seconds):
 
 
 def print_table(report):
-    print(f"\n{'part':<10} {'result':<12} {'seconds':>7}  main figures")
+    print(f"\n{'part':<11} {'result':<12} {'seconds':>7}  main figures")
     for row in report["parts"]:
-        print(f"{row['name']:<10} {row['result']:<12} {row['seconds']:>7.1f}  {row['headline']}")
+        print(f"{row['name']:<11} {row['result']:<12} {row['seconds']:>7.1f}  {row['headline']}")
         for failure in row["failures"][1:]:
-            print(f"{'':<32} {failure}")
+            print(f"{'':<33} {failure}")
     print(f"{report['result']}; all figures: {report['file']}, all output: {report['log']}", flush=True)
 
 
@@ -86,7 +86,7 @@ def main(parts, argv=None):
     arguments = parse(parts, argv)
     if arguments.list:
         for part in parts:
-            print(f"{part.name:<10} at most {part.seconds:>4.0f} s  {part.summary}")
+            print(f"{part.name:<11} at most {part.seconds:>4.0f} s  {part.summary}")
         return 0
     bundle = Bundle(arguments.bundle_folder)
     if any(part.needs_gpu for part in arguments.chosen) and gpu_count() == 0:

@@ -41,6 +41,16 @@ def train(session, arguments):
             "in_memory_k_tokens_per_s": statistics.median(rates[half:]), "update": update[0] if update else None}
 
 
+def check_report(session, arguments):
+    """Fails where what gpt_train reports is not what the figures are made of."""
+    report = session.scratch / "report.json"
+    session.succeed(training_command(session, ["--json", report, "--ranks", 1, *arguments]))
+    try:
+        phase_floor.device_memory(phase_floor.read(report))
+    except (KeyError, TypeError) as error:
+        raise Failed(f"the report of gpt_train lacks what the figures need: {error!r}") from error
+
+
 def demo(session):
     figures = train(session, ["--cuda"])
     return (f"digests equal; {figures['on_disk_k_tokens_per_s']:.2f} k tok/s on disk, "
@@ -68,14 +78,14 @@ TURNS_MIN, TURNS_MAX = 2, 5
 RUN_SPARE_SECONDS = 15  # for a step and the digest, after a run is asked to end
 
 
-def configuration(model, device, rate, penstock):
+def configuration(model, device, rate, penstock, **offload_optimizer):
     """The text of a ds_config.json with states and parameters on `device`; the command names the disk's directory."""
     offload = {"device": device, **({"nvme_path": "."} if device == "nvme" else {})}
     return json.dumps({
         "train_micro_batch_size_per_gpu": model.sequences, "gradient_accumulation_steps": 1,
         "bf16": {"enabled": True}, "gradient_clipping": 1.0,
         "optimizer": {"type": "AdamW", "params": {"lr": rate, "betas": [0.9, 0.95], "weight_decay": 0.1}},
-        "zero_optimization": {"stage": 3, "offload_param": offload, "offload_optimizer": offload},
+        "zero_optimization": {"stage": 3, "offload_param": offload, "offload_optimizer": {**offload, **offload_optimizer}},
         "penstock": penstock}, indent=1)
 
 
@@ -147,6 +157,16 @@ def one_billion(session):
 
 def one_billion_long(session):
     return in_host_memory(session, ONE_BILLION_LONG, spare_seconds=60)  # a step may take that long
+
+
+def one_billion_streamed(session):
+    """The GPU updates all states, which pass through it. The rate counts what is copied in each direction: states and
+    gradients to the device, states and parameters to the host."""
+    figures = measure(session, ONE_BILLION, configuration(ONE_BILLION, "cpu", 3e-4, {}, ratio=0))
+    copied = (12 + 2) * figures["report"]["parameters"]
+    rate = copied / figures["sweep"] / 1e9
+    return (f"{in_words(figures)}; the sweep copies {copied / 1e9:.1f} GB to the device and as many back in "
+            f"{figures['sweep']:.2f} s, {rate:.1f} GB/s each way"), {**figures, "sweep_gb_per_s_each_way": rate}
 
 
 def one_billion_on_device(session):
