@@ -101,12 +101,13 @@ void TrainingReport::step(std::uint32_t step, double loss, std::span<const StepR
   tile_bytes_ = tiles;
 
   const double left = total / static_cast<double>(steps_.size()) * (training_.steps - step - 1);
+  // The trainer of a GPU runs ahead, and waits for its arithmetic too: what the GPU waits for is in the trace.
+  const char* const waits = device_is_host_ ? "stall" : "trainer waits";
   std::printf(
-      "step %u/%u  loss %.3f  %.2f k tok/s  read %.2f GB  write %.2f GB  update %.2f s  stall %.2f s (%.0f "
-      "%%)  "
+      "step %u/%u  loss %.3f  %.2f k tok/s  read %.2f GB  write %.2f GB  update %.2f s  %s %.2f s (%.0f %%)  "
       "ETA %d:%02d%s\n",
-      step + 1, training_.steps, loss, tokens_ / elapsed / 1e3, read / 1e9, written / 1e9, update, stall,
-      100 * stall / elapsed, static_cast<int>(left) / 60, static_cast<int>(left) % 60,
+      step + 1, training_.steps, loss, tokens_ / elapsed / 1e3, read / 1e9, written / 1e9, update, waits,
+      stall, 100 * stall / elapsed, static_cast<int>(left) / 60, static_cast<int>(left) % 60,
       skipped ? ("  skipped: " + reports[0].outcome.skip_reason).c_str() : "");
   std::fflush(stdout);
 }

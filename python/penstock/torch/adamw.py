@@ -160,9 +160,14 @@ class AdamW(torch.optim.Optimizer):
             hook.remove()
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Takes what state_dict() or torch.optim.AdamW's has returned. Masters that it does not have are the parameters.
-        Raises InvalidArgument, before anything changes, for states of other shapes, and for amsgrad."""
+        """Takes what state_dict() or torch.optim.AdamW's has returned. Masters in float32 are written to the parameters of
+        16 bits, too; those that it does not have, or has of 16 bits as torch.optim.AdamW makes of them, are the parameters.
+        The model's weights may be loaded before or after. Raises InvalidArgument, before anything changes, for states of
+        other shapes, and for amsgrad."""
         self._check_no_step()
+        if not isinstance(state_dict, dict):
+            refuse("it is no dictionary", "the state dictionary", wanted="what state_dict() returns",
+                   got=type(state_dict).__name__)
         hook = self.register_load_state_dict_pre_hook(wrap_state_dict)
         try:
             super().load_state_dict(state_dict)

@@ -42,14 +42,23 @@ class Gathering:
         for unit in units:
             if unit.users > 0 or not unit.is_gathered:
                 continue
-            for values in unit.values:
-                del self._found[values.untyped_storage().data_ptr()]
+            self._forget(unit)
             try:
                 unit.release()
             except FailedState as error:
                 first = first or error
         if first is not None:
             raise first
+
+    def leave(self, *units: Unit) -> None:
+        """Whatever an interrupted call has left of them."""
+        for unit in units:
+            self._forget(unit)
+            unit.leave()
+
+    def _forget(self, unit: Unit) -> None:
+        for values in unit.values:
+            self._found.pop(values.untyped_storage().data_ptr(), None)
 
     def note_update(self) -> None:
         """The parameters have other values: a backward of a forward before is refused."""

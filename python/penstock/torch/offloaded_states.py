@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from .. import Runtime, Workers
-from .._core import TileState
+from .._core import TileState, _checksum
 from ..errors import FailedState
 from .arguments import refuse
 
@@ -83,7 +83,7 @@ class OffloadedStates:
     in_memory: which of them stay in memory. paths: where the runtime's files are."""
 
     __slots__ = ("name", "parameter", "format", "completed", "paths", "is_distributed", "has_master", "tiles", "parts",
-                 "count_address", "_shape", "_dtype", "_is_contiguous", "_seen", "_count")  # nearer than in a dictionary
+                 "count_address", "_shape", "_dtype", "_is_contiguous", "_seen", "_loaded", "_count")  # nearer than in a dictionary
 
     def __init__(self, runtime: Runtime, name: str, parameter: torch.Tensor, format: str, tiles: list[int],
                  first_element: int, in_memory: list[bool], paths: list) -> None:
@@ -96,6 +96,7 @@ class OffloadedStates:
         self.is_distributed = local is not parameter
         self._shape, self._dtype, self._is_contiguous = local.shape, local.dtype, local.is_contiguous()
         self._seen = None  # of the parameter after the last update
+        self._loaded: list[int] | None = None  # checksums of its tiles as masters were loaded, until the next update
         self._count = torch.zeros(())
         self.count_address = self._count.data_ptr()
         self.has_master = format not in ("moments", "moments_bf16") and parameter.dtype != torch.float32
@@ -153,8 +154,22 @@ class OffloadedStates:
         return self.has_master and self._seen != (parameter.data_ptr(), parameter._version) and self.completed > 0 \
             and not self.are_torn
 
+    def note_loaded(self, parameter: torch.Tensor) -> None:
+        """That the masters and the parameter are those of a state dictionary. A model that loads the same weights after
+        that keeps the masters."""
+        self._loaded = self._checksums(parameter) if self.has_master else None
+        self.remember(parameter.data_ptr(), parameter._version)
+
+    def _checksums(self, parameter: torch.Tensor) -> list[int]:
+        flat = flat_of(parameter)
+        on_host = (flat[part] if is_on_host(flat) else flat[part].cpu() for _, part in self.parts)
+        return [_checksum(one.data_ptr(), one.numel() * one.element_size()) for one in on_host]
+
     def take_over(self, parameter: torch.Tensor, workers: Workers) -> None:
-        """Makes masters of their own of the parameter."""
+        """Makes masters of their own of the parameter, unless it has the values with which they were loaded."""
+        if self._loaded is not None and self._loaded == self._checksums(parameter):
+            self.remember(parameter.data_ptr(), parameter._version)
+            return
         flat = flat_of(parameter)
         for tile, part in self.parts:
             on_host = flat[part] if is_on_host(flat) else flat[part].cpu()
@@ -164,6 +179,7 @@ class OffloadedStates:
             master = on_host.to(torch.float32, copy=True)
             tile.restore(on_host.data_ptr(), master.data_ptr(), moments[0].data_ptr(), moments[1].data_ptr(),
                          tile.completed, workers)
+        self._loaded = None
         self.remember(parameter.data_ptr(), parameter._version)
 
     def count_in(self, state: dict) -> None:
@@ -174,7 +190,7 @@ class OffloadedStates:
 
     def reset(self) -> None:
         """Makes them as they were before the first step."""
-        self.completed = 0
+        self.completed, self._loaded = 0, None
         for tile in self.tiles:
             tile.reset()
 
@@ -215,6 +231,7 @@ class Update:
         states = self.states
         states.completed = self.number
         if states.has_master:
+            states._loaded = None
             states.remember(self._address, self.parameter._version)
 
     def check_memory(self) -> None:

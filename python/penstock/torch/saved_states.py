@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import mmap
 import os
+import resource
 import tempfile
 
 import torch
 
-from .. import NoSpace, Path, Workers
+from .. import IoFailed, NoSpace, Path, Workers
 from .arguments import refuse
 from .offloaded_states import OffloadedStates, flat_of, in_order_of, is_on_host, local_of
 
@@ -72,6 +74,11 @@ def wrap_state_dict(_, state_dict: dict) -> dict:
         if key not in state_dict:
             refuse(f"it has no {key}", "the state dictionary", wanted="what state_dict() returns",
                    got=", ".join(map(str, state_dict)) or "nothing")
+    known = {number for group in state_dict["param_groups"] for number in group.get("params", ())}
+    for number in state_dict["state"]:
+        if number not in known:
+            refuse("it has states of a parameter that is in none of its groups", "the state dictionary",
+                   wanted="what state_dict() returns", got=f"state[{number!r}]")
     state = {key: Saved(values) if isinstance(values, dict) else values for key, values in state_dict["state"].items()}
     return {**state_dict, "state": state}
 
@@ -81,7 +88,8 @@ def restore(saved: Saved, parameter: torch.Tensor, states: OffloadedStates, work
     local = local_of(parameter.detach())
     flat = flat_of(local)
     sources = {name: flat_of(in_order_of(local, local_of(tensor.detach()))) for name, tensor in saved.tensors.items()}
-    if not states.has_master or "master" not in sources:
+    # torch's AdamW carries masters along as they were, in the parameter's type: they are not those of its steps.
+    if not states.has_master or "master" not in sources or sources["master"].element_size() < 4:
         sources["master"] = flat
     for tile, part in states.parts:
         values = {name: tensor[part].to("cpu", torch.float32, copy=True) for name, tensor in sources.items()}
@@ -91,7 +99,7 @@ def restore(saved: Saved, parameter: torch.Tensor, states: OffloadedStates, work
         if not is_on_host(flat):
             flat[part].copy_(on_host)
     states.completed = saved.step
-    states.remember(local.data_ptr(), local._version)
+    states.note_loaded(local)
 
 
 def fill_state_dict(optimizer, state_dict: dict) -> None:
@@ -132,13 +140,23 @@ def _new_values(elements: int, paths: list) -> torch.Tensor:
     if not paths or elements == 0:
         return torch.empty(elements, dtype=torch.float32)
     directory = paths[0].directory if isinstance(paths[0], Path) else paths[0]
-    with tempfile.TemporaryFile(dir=directory) as file:
+    nbytes = 4 * elements
+    try:
+        file = tempfile.TemporaryFile(dir=directory)
+    except OSError as error:
+        refuse(f"the values of a state dictionary cannot be kept there: {error.strerror}", str(directory),
+               wanted=f"a directory for {nbytes} bytes", advice="make the directory again; until then the states are whole, in "
+               "files without a name that were there", kind=IoFailed)
+    with file:
         try:
-            os.posix_fallocate(file.fileno(), 0, 4 * elements)
+            os.posix_fallocate(file.fileno(), 0, nbytes)
         except OSError as error:
-            free = os.statvfs(directory)
+            limit, free = resource.getrlimit(resource.RLIMIT_FSIZE)[0], os.statvfs(directory)
+            if error.errno == errno.EFBIG and 0 <= limit < nbytes:
+                refuse("the values of a state dictionary are larger than files of this process may be (RLIMIT_FSIZE)",
+                       str(directory), wanted=f"{nbytes} bytes", got=str(limit), advice="ulimit -f unlimited", kind=NoSpace)
             refuse("the values of a state dictionary do not fit the drive", str(directory),
-                   wanted=f"{4 * elements} bytes", got=f"{free.f_bavail * free.f_frsize} ({error.strerror})",
+                   wanted=f"{nbytes} bytes", got=f"{free.f_bavail * free.f_frsize} ({error.strerror})",
                    advice="free space there; the values of states on disk are in files without a name until the "
                           "dictionary is deleted", kind=NoSpace)
-        return torch.frombuffer(mmap.mmap(file.fileno(), 4 * elements), dtype=torch.float32)
+        return torch.frombuffer(mmap.mmap(file.fileno(), nbytes), dtype=torch.float32)

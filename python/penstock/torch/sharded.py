@@ -179,12 +179,10 @@ class Sharded(torch.nn.Module):
             unit.users = 0
             unit.end_micro_batch()
         self._micro_batches = 0
-        self._is_in_step = self._has_failed = False
+        self._is_in_step = self._is_in_backward = self._has_failed = False
         self._gathering.note_update()  # no backward of earlier forwards
-        try:
-            self._gathering.release_unused(*self._units)
-        finally:
-            self._engine.abandon_step(cause)
+        self._gathering.leave(*self._units)
+        self._engine.abandon_step(cause)
 
     def state_dict(self, *args, **kwargs):
         """Refused: the parameters are elsewhere. `with model.gathered() as module: module.state_dict()`."""
@@ -268,10 +266,7 @@ class Sharded(torch.nn.Module):
 
     def close(self) -> None:
         """Frees the memory and the space on the drives. The module's parameters have no values then."""
-        for unit in self._units:
-            unit.users = 0
-        with contextlib.suppress(FailedState):  # changes are lost with the rest
-            self._gathering.release_unused(*self._units)
+        self._gathering.leave(*self._units)
         for module in self.module.modules():
             module._parameters = dict(module._parameters)
         self._engine.close()

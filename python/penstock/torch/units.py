@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -12,6 +13,14 @@ from ..errors import FailedState, refuse
 from .offloaded_states import dtype_names
 
 Named = list[tuple[str, torch.nn.Parameter]]
+
+
+class _Gathered(NamedTuple):
+    """Of each parameter, as it was gathered."""
+
+    values: list[torch.Tensor]
+    versions: list[int]
+    samples: list[int]  # checksums: what is written through p.data PyTorch does not count
 
 
 class Unit:
@@ -30,39 +39,42 @@ class Unit:
         self.gradients: list[torch.Tensor | None] = [None] * len(parameters)
         self.is_reduced = False  # in this micro-batch
         self.is_late = False  # its gradient is complete at the end of the backward only
-        self.values: list[torch.Tensor] = []  # while it is gathered
-        self._versions: list[int] = []
-        self._samples: list[int] = []  # checksums
+        self._gathered: _Gathered | None = None  # one object, so that an interrupt finds all of it or none
         self._shapes = [parameter.shape for _, parameter in parameters]
-        self._absent = [parameter.new_full((), torch.nan).expand(parameter.shape) for _, parameter in parameters]
-        self._set([*self._absent])
+        self._absent = self._set(self._new_absent())
 
     @property
     def is_gathered(self) -> bool:
-        return bool(self.values)
+        return self._gathered is not None
+
+    @property
+    def values(self) -> list[torch.Tensor]:
+        """While it is gathered."""
+        return self._gathered.values if self._gathered is not None else []
 
     def gather(self, engine: Engine) -> None:
+        """Raises FailedState where the parameters were changed since they left: that would be lost."""
         if self.is_gathered:
             return
-        values = [torch.empty(shape, dtype=one.dtype) for shape, one in zip(self._shapes, self._absent)]
+        self._check_absent()
+        values = [torch.empty(shape, dtype=one.dtype) for shape, one in zip(self._shapes, self._absent.values)]
         engine.gather(self.number, [one.data_ptr() for one in values])
-        self._set(values)
-        self.values = values
-        self._versions = [parameter._version for _, parameter in self.parameters]
-        self._samples = self._sample()
+        self._gathered = self._set(values)
 
     def release(self) -> None:
-        """Raises FailedState where the values were changed: they would be lost."""
+        """Raises FailedState where the values were changed: they would be lost. Can be repeated after an interrupt."""
         if not self.is_gathered:
             return
-        changed = [name for (name, parameter), version, before, now
-                   in zip(self.parameters, self._versions, self._samples, self._sample())
-                   if parameter._version != version or before != now]
-        self.values = []
-        self._set(self._absent)
-        if changed:
-            refuse("penstock.torch.shard", "its values were changed in place, which is lost", changed[0],
+        changed = self._first_changed(self._gathered)
+        self.leave()
+        if changed is not None:
+            refuse("penstock.torch.shard", "its values were changed in place, which is lost", changed,
                    wanted="changes by the optimizer alone", kind=FailedState)
+
+    def leave(self) -> None:
+        """Makes all values NaN, which take no memory, whatever the parameters have."""
+        self._absent = self._set(self._absent.values)
+        self._gathered = None
 
     def name_of(self, parameter: torch.nn.Parameter) -> str:
         return next(name for name, one in self.parameters if one is parameter)
@@ -79,18 +91,36 @@ class Unit:
     def reduce(self, engine: Engine) -> None:
         """Reduces its gradients, and zeros where there is none."""
         gradients = [gradient if gradient is not None else torch.zeros(shape, dtype=absent.dtype)
-                     for gradient, shape, absent in zip(self.gradients, self._shapes, self._absent)]
+                     for gradient, shape, absent in zip(self.gradients, self._shapes, self._absent.values)]
         engine.reduce(self.number, [(one.data_ptr(), one.numel(), dtype_names[one.dtype]) for one in gradients])
         self.gradients = [None] * len(self.parameters)
         self.is_reduced = True
 
-    def _sample(self) -> list[int]:
-        """What is written through p.data PyTorch does not count."""
-        return [_sample_checksum(one.data_ptr(), one.numel() * one.element_size()) for one in self.values]
+    def _check_absent(self) -> None:
+        changed = self._first_changed(self._absent)
+        if changed is not None:
+            self._absent = self._set(self._new_absent())
+            refuse("penstock.torch.shard", "it was changed while its values were elsewhere, which is lost", changed,
+                   wanted="changes by the optimizer alone", advice="change the module before shard()", kind=FailedState)
 
-    def _set(self, values: list[torch.Tensor]) -> None:
+    def _new_absent(self) -> list[torch.Tensor]:
+        return [parameter.new_full((), torch.nan).expand(shape)
+                for (_, parameter), shape in zip(self.parameters, self._shapes)]
+
+    def _first_changed(self, noted: _Gathered) -> str | None:
+        for (name, parameter), one, version, before, now in zip(self.parameters, *noted, _samples_of(noted.values)):
+            if parameter._version != version or parameter.data_ptr() != one.data_ptr() or before != now:
+                return name
+        return None
+
+    def _set(self, values: list[torch.Tensor]) -> _Gathered:
         for (_, parameter), one in zip(self.parameters, values):
             parameter.data = one
+        return _Gathered(values, [parameter._version for _, parameter in self.parameters], _samples_of(values))
+
+
+def _samples_of(values: list[torch.Tensor]) -> list[int]:
+    return [_sample_checksum(one.data_ptr(), one.untyped_storage().nbytes()) for one in values]
 
 
 @dataclasses.dataclass

@@ -4,6 +4,9 @@ import copy
 import gc
 import io
 import pickle
+import resource
+import shutil
+import signal
 import warnings
 import weakref
 
@@ -804,3 +807,91 @@ def test_two_optimizers_share_a_directory_and_nothing_is_left(directory, monkeyp
         train(models[0], optimizers[0], [3])
     assert saved["state"][0]["exp_avg"].numel() == elements
     assert list(directory.iterdir()) == []
+
+
+_of_16_bits = [(torch.bfloat16, "split"), (torch.bfloat16, "fp32"), (torch.bfloat16, "split_q8"), (torch.float16, "fp32")]
+
+
+@pytest.mark.parametrize("dtype, format", _of_16_bits)
+def test_masters_that_torch_has_carried_along_are_not_taken(dtype, format):
+    """torch.optim.AdamW keeps what it does not know, in the type of the parameter."""
+    model = make_model(dtype)
+    ours = penstock.torch.AdamW(model, lr=1e-2, state_format=format)
+    train(model, ours, range(2))
+    theirs = torch.optim.AdamW(model, lr=1e-2)
+    theirs.load_state_dict(copy.deepcopy(ours.state_dict()))
+    train(model, theirs, range(2, 12))
+    weights = [parameter.detach().clone() for parameter in model]
+    again = penstock.torch.AdamW(model, lr=1e-2, state_format=format)
+    again.load_state_dict(theirs.state_dict())
+    assert_equal(model, weights)
+    for parameter, values in zip(model, again.state_dict()["state"].values()):
+        assert torch.equal(values["master"], parameter.float())
+
+
+@pytest.mark.parametrize("dtype, format", _of_16_bits)
+def test_weights_may_be_loaded_before_or_after_the_states(place, dtype, format):
+    straight = make_model(dtype)
+    optimizer = penstock.torch.AdamW(straight, lr=1e-4, state_format=format, **place)
+    train(straight, optimizer, range(3))
+    weights, states = copy.deepcopy(straight.state_dict()), copy.deepcopy(optimizer.state_dict())
+    train(straight, optimizer, range(3, 5))
+    for model_first in (True, False):
+        model = make_model(dtype, seed=1)
+        resumed = penstock.torch.AdamW(model, lr=1e-4, state_format=format, **place)
+        if model_first:
+            model.load_state_dict(weights)
+        resumed.load_state_dict(copy.deepcopy(states))
+        if not model_first:
+            model.load_state_dict(weights)
+        train(model, resumed, range(3, 5))
+        assert_equal(model, straight)
+        resumed.close()
+
+
+def test_other_weights_that_are_loaded_after_the_states_are_taken():
+    model = make_model(torch.bfloat16)
+    optimizer = penstock.torch.AdamW(model, lr=0.0, weight_decay=0.0)
+    train(model, optimizer, range(1))
+    optimizer.load_state_dict(optimizer.state_dict())
+    with torch.no_grad():
+        model[0].add_(1)
+    changed = model[0].detach().clone()
+    train(model, optimizer, range(1, 2))
+    assert torch.equal(model[0], changed)
+    assert torch.equal(optimizer.state_dict()["state"][0]["master"], changed.float())
+
+
+def test_what_is_no_state_dictionary_is_refused():
+    model = make_model()
+    optimizer = penstock.torch.AdamW(model)
+    train(model, optimizer, range(1))
+    state = optimizer.state_dict()
+    with pytest.raises(penstock.InvalidArgument, match="no dictionary.*NoneType"):
+        optimizer.load_state_dict(None)
+    with pytest.raises(penstock.InvalidArgument, match=r"(?s)none of its groups.*state\[7\]"):
+        optimizer.load_state_dict({**state, "state": {**state["state"], 7: {}}})
+    assert int(optimizer.state_dict()["state"][0]["step"]) == 1
+
+
+def test_a_directory_that_is_gone_and_a_limit_of_files_are_named(directory, monkeypatch):
+    monkeypatch.setattr(placement, "_small_bytes", 1024)
+    states = directory / "states"
+    states.mkdir()
+    model = make_model()
+    optimizer = penstock.torch.AdamW(model, path=states, budget=450_000, tile_elements=tile_elements)
+    train(model, optimizer, range(1))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(penstock.NoSpace, match="(?s)RLIMIT_FSIZE.*got 100000.*ulimit -f"):
+            optimizer.state_dict()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    shutil.rmtree(states)
+    with pytest.raises(penstock.IoFailed, match="(?s)No such file or directory.*states.*make the directory again"):
+        optimizer.state_dict()
+    states.mkdir()
+    assert len(optimizer.state_dict()["state"]) == len(model)

@@ -2,7 +2,9 @@
 
 import copy
 import gc
+import math
 import pickle
+import sys
 import threading
 import weakref
 
@@ -485,6 +487,60 @@ def test_changes_in_place_are_refused():
     with pytest.raises(penstock.FailedState, match="changed in place"):
         with model.gathered() as module, torch.no_grad():
             module.weight.add_(1)
+
+
+@pytest.mark.parametrize("change", [
+    lambda p: p.fill_(0), lambda p: p.data.zero_(), lambda p: torch.nn.init.zeros_(p), lambda p: p[0].fill_(0),
+    lambda p: setattr(p, "data", torch.zeros(p.shape))])
+def test_changes_while_the_values_are_elsewhere_are_refused(change):
+    losses = train_plainly(make_model(), range(2))
+    model = penstock.torch.shard(make_model(), config_of())
+    assert train(model, [0]) == pytest.approx(losses[:1], abs=1e-5)
+    weight = model.module.blocks[1].up.weight
+    with torch.no_grad():
+        change(weight)
+    with pytest.raises(penstock.FailedState, match="(?s)changed while its values were elsewhere.*blocks.1.up.weight"):
+        model(batch_of(1)[0])
+    model.abandon_step()
+    assert weight.isnan().all()
+    assert train(model, [1]) == pytest.approx(losses[1:], abs=1e-5)
+
+
+def test_an_interrupt_anywhere_leaves_a_module_that_goes_on():
+    model = penstock.torch.shard(make_model(), config_of())
+    train(model, [0])
+    files = {module.__file__ for module in (penstock.torch.units, penstock.torch.gathering, penstock.torch.sharded)}
+
+    class Interrupt(BaseException):
+        pass
+
+    def lines_of_a_step(interrupted_at):
+        lines = 0
+
+        def trace(frame, event, _):
+            nonlocal lines
+            if frame.f_code.co_filename not in files:
+                return None
+            lines += event == "line"
+            if event == "line" and lines == interrupted_at:
+                sys.settrace(None)
+                raise Interrupt
+            return trace
+        sys.settrace(trace)
+        try:
+            train(model, [1])
+        finally:
+            sys.settrace(None)
+        return lines
+    for line in range(1, lines_of_a_step(0), 17):
+        with pytest.raises(Interrupt):
+            lines_of_a_step(line)
+        model.abandon_step()
+        assert all(parameter.isnan().all() for parameter in model.module.parameters()), line
+        assert math.isfinite(train(model, [2])[0]), line
+    with pytest.raises(Interrupt):
+        lines_of_a_step(100)
+    model.close()
 
 
 def test_requires_grad_is_fixed():
