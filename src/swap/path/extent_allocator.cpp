@@ -32,20 +32,28 @@ Result<tiers::Extent> ExtentAllocator::allocate(ByteCount size,
   };
   std::stable_sort(order.begin(), order.end(),
                    [&](std::uint32_t a, std::uint32_t b) { return rank(a) < rank(b); });
-  std::uint64_t largest = 0;
+  std::uint64_t largest = 0, free = 0, all = 0;
   for (const std::uint32_t path : order) {
     Room& room = paths_[path];
     if (!room.in_use || (avoid && avoid(path))) continue;
+    free += room.space.free_total();
+    all += room.space.size();
     if (const auto range = room.space.allocate(size.value())) {
       return tiers::Extent{
           .path = path, .offset = FileOffset(range->begin), .length = ByteCount(range->length)};
     }
     largest = std::max(largest, room.space.largest_gap());
   }
-  return Error(ErrorCode::no_space, "ExtentAllocator::allocate")
-      .reason("no swap file has room")
-      .wanted(size)
-      .got(paths_.empty() ? std::string("no path") : to_string(ByteCount(largest)));
+  std::string reason = "no swap file has room";
+  if (all > 0) {
+    reason.append(": ").append(to_string(ByteCount(free))).append(" of ").append(to_string(ByteCount(all)));
+    reason.append(" are free, the longest gap is too short");
+  }
+  auto error = Error(ErrorCode::no_space, "ExtentAllocator::allocate").reason(std::move(reason)).wanted(size);
+  if (paths_.empty()) return std::move(error).got(std::string("no path"));
+  return std::move(error)
+      .got(ByteCount(largest))
+      .advice("raise the capacity of the paths, or remove tensors from them");
 }
 
 bool ExtentAllocator::release(const tiers::Extent& extent) {
