@@ -219,6 +219,10 @@ class Store:
         self._runtime.close()
         self._is_closed = True
 
+    def __reduce_ex__(self, protocol):
+        raise TypeError("penstock.Store cannot be copied or pickled: its arrays are in its own memory and files. Make one in "
+                        "each process, and copy arrays with get() and put()")
+
     def __enter__(self) -> Store:
         return self
 

@@ -1,7 +1,9 @@
 """penstock.Store: named arrays in host memory under a budget, and on drives."""
 
+import copy
 import json
 import pathlib
+import pickle
 import subprocess
 import sys
 import threading
@@ -236,3 +238,10 @@ time.sleep(0.3)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_store_is_not_copied():
+    with penstock.Store(1 << 22) as store:
+        for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="(?s)cannot be copied or pickled.*get.. and put"):
+                copied(store)

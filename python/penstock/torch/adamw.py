@@ -102,7 +102,9 @@ class AdamW(torch.optim.Optimizer):
                 self._update_on(device)
 
     def add_param_group(self, param_group: dict) -> None:
-        """As torch.optim.Optimizer's. Raises InvalidArgument before anything changes."""
+        """As torch.optim.Optimizer's. Raises InvalidArgument, or FailedState after close(), before anything changes."""
+        if self._is_closed:
+            refuse("the optimizer is closed", "add_param_group()", advice="make another one", kind=FailedState)
         given = param_group["params"]
         if not isinstance(given, (torch.Tensor, set)):
             param_group["params"] = given = list(given)

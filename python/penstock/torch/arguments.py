@@ -54,7 +54,9 @@ def check_positive(name: str, given: float | None) -> None:
 def hyperparameters_of(group: dict) -> tuple[float, float, float, float, float, float]:
     """Learning rate, betas, epsilon, decay, and the factor of gradients."""
     betas = group.get("betas")
-    beta1, beta2 = betas if isinstance(betas, (tuple, list)) and len(betas) == 2 else (None, None)
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        refuse("they are no pair", "betas", wanted="two numbers in [0, 1), as in the groups of AdamW and Adam", got=repr(betas))
+    beta1, beta2 = betas
     checked = (_number("lr", group.get("lr")), _number("betas", beta1, 1.0), _number("betas", beta2, 1.0),
                _number("eps", group.get("eps")), _number("weight_decay", group.get("weight_decay")))
     if group.get("decoupled_weight_decay") is False and checked[4] > 0:
@@ -66,7 +68,8 @@ def hyperparameters_of(group: dict) -> tuple[float, float, float, float, float, 
 
 
 def _number(name: str, given, end: float = math.inf) -> float:
-    is_number = type(given) is float or (isinstance(given, (numbers.Real, torch.Tensor)) and not isinstance(given, bool))
+    is_number = type(given) is float or (isinstance(given, numbers.Real) and not isinstance(given, bool)) \
+        or (isinstance(given, torch.Tensor) and given.numel() == 1)
     if is_number and 0 <= (value := float(given)) < end:
         return value
     refuse("it is out of its range", name, wanted="a finite number, 0 or more" if end == math.inf else "in [0, 1)", got=repr(given))

@@ -69,7 +69,11 @@ def text_of(config: str | os.PathLike | dict) -> tuple[str, str]:
         refuse("it is no configuration", "config", wanted="a path or a dictionary", got=type(config).__name__)
     if not isinstance(config, dict):
         with open(config, encoding="utf-8") as file:
-            return file.read(), os.fspath(config)
+            try:
+                return file.read(), os.fspath(config)
+            except UnicodeDecodeError as error:
+                refuse("it is no text in UTF-8", os.fspath(config), wanted="a ds_config.json",
+                       got=f"the byte 0x{error.object[error.start]:02x} at {error.start}", kind=InvalidConfig)
     try:
         return json.dumps(config), "the dictionary"
     except ValueError as error:

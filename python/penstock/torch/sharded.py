@@ -125,6 +125,9 @@ class Sharded(torch.nn.Module):
         self._check_whole("backward()")
         if not isinstance(loss, torch.Tensor):
             refuse("it is no tensor", "the loss", got=type(loss).__name__)
+        if loss.numel() != 1:
+            refuse("it is not one number", "the loss", wanted="the mean or the sum over the micro-batch",
+                   got=f"a tensor of shape {tuple(loss.shape)}")
         if not self._is_in_step:
             refuse("there was no forward since the last step", "backward()", kind=FailedState)
         if self._micro_batches == self.gradient_accumulation_steps:

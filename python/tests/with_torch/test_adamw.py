@@ -895,3 +895,13 @@ def test_a_directory_that_is_gone_and_a_limit_of_files_are_named(directory, monk
         optimizer.state_dict()
     states.mkdir()
     assert len(optimizer.state_dict()["state"]) == len(model)
+
+
+def test_hyperparameters_that_are_several_numbers_or_none_are_refused():
+    for changed, name in (({"lr": torch.tensor([1.0, 2.0])}, "lr"), ({"betas": 0.9}, "betas"), ({"betas": (0.9,)}, "betas")):
+        with pytest.raises(penstock.InvalidArgument, match=f"(?s){name}.*got "):
+            penstock.torch.AdamW(make_model(), **changed)
+    optimizer = penstock.torch.AdamW(make_model())
+    optimizer.close()
+    with pytest.raises(penstock.FailedState, match="(?s)closed.*add_param_group"):
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(3))]})

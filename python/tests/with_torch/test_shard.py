@@ -877,3 +877,19 @@ def test_misuse_is_refused():
     model.close()
     with pytest.raises(penstock.FailedState, match="closed"):
         model(batch_of(0)[0])
+
+
+def test_a_loss_that_is_not_one_number_is_refused_and_the_step_goes_on():
+    model = penstock.torch.shard(make_model(), config_of())
+    loss = loss_of(model, batch_of(0))
+    with pytest.raises(penstock.InvalidArgument, match=r"(?s)not one number.*\(2,\)"):
+        model.backward(torch.stack([loss, loss]))
+    model.backward(loss)
+    assert model.step()
+
+
+def test_a_configuration_that_is_no_text_is_named(directory):
+    file = directory / "config.json"
+    file.write_bytes(b"{\xff\xfe")
+    with pytest.raises(penstock.InvalidConfig, match="(?s)no text in UTF-8: .*config.json.*0xff at 1"):
+        penstock.torch.shard(make_model(), file)
