@@ -37,28 +37,28 @@ class ArrayType:
         return memory
 
 
-def array_type_of(values, function: str) -> ArrayType:
-    """Raises InvalidArgument for what has no bytes."""
+def array_type_of(values, function: str, name: str = "values") -> ArrayType:
+    """Raises InvalidArgument, about the argument `name`, for what has no bytes."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(values, torch.Tensor):
         if values.layout != torch.strided or values.device.type == "meta" or values.is_quantized \
                 or hasattr(values, "to_local"):
-            refuse(function, "it is no dense tensor with bytes of its own", "values",
+            refuse(function, "it is no dense tensor with bytes of its own", name,
                    got=f"{type(values).__name__}, {values.dtype}, {values.layout}, on {values.device}",
                    advice="of a DTensor: its to_local()")
         return ArrayType("torch", values.dtype, tuple(values.shape), values.numel() * values.element_size())
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(values, (numpy.ndarray, numpy.generic)):
         if isinstance(values, numpy.ma.MaskedArray):
-            refuse(function, "its mask would be lost", "values", got="a masked array", advice="pass its data, and its mask")
+            refuse(function, "its mask would be lost", name, got="a masked array", advice="pass its data, and its mask")
         if values.dtype.hasobject:
-            refuse(function, "its elements are Python objects", "values", got=str(values.dtype),
+            refuse(function, "its elements are Python objects", name, got=str(values.dtype),
                    advice="pass an array of numbers")
         return ArrayType("numpy", values.dtype, values.shape, values.nbytes)
     try:
         return ArrayType("", None, (), memoryview(values).nbytes)
     except TypeError:
-        refuse(function, "it is no memory", "values", wanted="an array of numpy, a tensor, or another buffer",
+        refuse(function, "it is no memory", name, wanted="an array of numpy, a tensor, or another buffer",
                got=type(values).__name__)
 
 
@@ -77,7 +77,7 @@ def bytes_of(values, type: ArrayType):
 
 def writable_bytes_of(into, type: ArrayType, function: str):
     """The bytes of an array that is filled. Raises InvalidArgument for one of another type, or not contiguous."""
-    given = array_type_of(into, function)
+    given = array_type_of(into, function, "into")
     if (given.package, given.dtype, given.shape, given.nbytes) != (type.package, type.dtype, type.shape, type.nbytes):
         refuse(function, "it is another type", "into", wanted=str(type), got=str(given))
     flat = bytes_of(into, type)

@@ -13,7 +13,7 @@ import torch
 
 from .. import Store, errors
 from ..array_bytes import ArrayType
-from ..errors import FailedState, Unsupported
+from ..errors import FailedState, NotFound, Unsupported
 from .sharding_hooks import Parameters
 
 _refuse = functools.partial(errors.refuse, "penstock.torch.park")
@@ -71,10 +71,22 @@ class Parked:
 
     def unpark(self) -> None:
         """Gives the tensors memory and their values again, and removes them from the store. Raises FailedState for a
-        tensor that has got other memory meanwhile, and changes nothing then. Raises NoSpace, RuntimeError where a device
+        tensor that has got other memory meanwhile, and changes nothing then. Raises NotFound for one whose values were
+        removed from the store, when all others have theirs. Raises NoSpace, RuntimeError where a device
         has no room, and what Store.get() raises: some tensors have their values then, and it can be called again."""
         for memory in self._memories:
             self._check_absent(memory)
+        missing = [memory for memory in self._memories if memory.name not in self._store]
+        self._memories = [memory for memory in self._memories if memory.name in self._store]
+        try:
+            self._get_all()
+        finally:
+            self._memories += missing
+        if missing:
+            _refuse("its values were removed from the store", missing[0].name, advice="load them into the module; all others "
+                    "have their values", kind=NotFound)
+
+    def _get_all(self) -> None:
         with contextlib.closing(_new_memories(self._memories[:])) as flats:
             for flat in flats:
                 memory = self._memories[0]

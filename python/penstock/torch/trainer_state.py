@@ -18,8 +18,10 @@ def to_bytes(module: torch.nn.Module, client) -> bytes:
         torch.save({"client": client, "buffers": _saved_buffers(module)}, file)
         torch.load(io.BytesIO(file.getvalue()), weights_only=True)
     except (pickle.PickleError, AttributeError, TypeError) as error:
+        text = re.sub(r"\x1b\[[0-9;]*m", "", str(error) or type(error).__name__)
+        found = re.search(r"GLOBAL (\S+)", text)  # of what torch.load refuses
         refuse("it cannot be loaded again", "client", wanted="tensors, numbers, text, and lists and dictionaries of them",
-                got=re.sub(r"\x1b\[[0-9;]*m", "", str(error) or type(error).__name__).splitlines()[0])
+                got=f"an object of {found[1]}" if found else text.splitlines()[0])
     return file.getvalue()
 
 

@@ -320,3 +320,22 @@ except penstock.FailedState as error:
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "it was closed: the store" in ended.stdout
+
+
+def test_tensors_whose_values_were_removed_do_not_keep_the_others():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    second = model[1].weight.detach().clone()
+    with penstock.Store(1 << 22) as store:
+        parked = penstock.torch.park(model, store)
+        store.remove("0.weight")
+        for _ in range(2):
+            with pytest.raises(penstock.NotFound, match="removed from the store.*0.weight"):
+                parked.unpark()
+            assert torch.equal(model[1].weight, second) and model[0].weight.isnan().all()
+
+
+def test_what_is_filled_is_named():
+    with penstock.Store(1 << 22) as store:
+        store.put("a", torch.ones(3))
+        with pytest.raises(penstock.InvalidArgument, match="no memory: into"):
+            store.get("a", into=[0] * 3)
