@@ -51,7 +51,7 @@ class Gathering:
             raise first
 
     def leave(self, *units: Unit) -> None:
-        """Whatever an interrupted call has left of them."""
+        """Makes their values absent without a check, also where a gather or a release was interrupted."""
         for unit in units:
             self._forget(unit)
             unit.leave()

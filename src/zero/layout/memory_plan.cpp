@@ -383,12 +383,14 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
                                std::uint32_t local_ranks, tiers::DeviceMemory device_memory) {
   PENSTOCK_TRY(check_inputs(config, model, ranks, local_ranks));
   const ShardLayout shards(model, ranks);
-  const std::vector<ElementCount> lengths = tile_lengths(config, device_memory);
+  std::vector<ElementCount> lengths = tile_lengths(config, device_memory);
+  const ElementCount last = lengths.back();
+  lengths.pop_back();
   for (const ElementCount length : lengths) {
     auto plan = plan_with(length, config, model, shards, ranks, local_ranks, device_memory);
-    if (length == lengths.back() || (plan && plan->tiles >= streamed_tiles_min)) return plan;
+    if (plan && plan->tiles >= streamed_tiles_min) return plan;
   }
-  return Error(ErrorCode::failed_state, "plan_memory");  // there is a last length
+  return plan_with(last, config, model, shards, ranks, local_ranks, device_memory);
 }
 
 }  // namespace penstock::zero
