@@ -48,7 +48,7 @@ class Store:
 
     def __init__(self, budget: int, paths: Sequence[Path] = (), *, pinning: str = "none") -> None:
         if isinstance(budget, bool) or not isinstance(budget, numbers.Integral) or not 0 < budget < 1 << 60:
-            refuse("Store", "it is no number of bytes", "budget", wanted="an integer, more than 0", got=repr(budget))
+            refuse("Store", "it is no number of bytes", "budget", wanted="an integer, from 1 to 2**60 - 1", got=repr(budget))
         if not isinstance(paths, Sequence) or not all(isinstance(path, Path) for path in paths):
             refuse("Store", "it has something else than paths", "paths", wanted="a sequence of penstock.Path", got=repr(paths),
                    advice='[penstock.Path("/nvme", capacity=64 << 30)]')

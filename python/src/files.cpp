@@ -2,14 +2,14 @@
 #include "arguments.hpp"
 #include "bind.hpp"
 #include "count.hpp"
+#include "file_path.hpp"
 #include "handle.hpp"
 #include "memory.hpp"
 
-#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>
-#include <filesystem>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,18 +35,20 @@ class Files {
     handle_ = {made, "Files"};
   }
 
-  void begin_read(const std::filesystem::path& path, nb::handle into, const Count& offset) {
+  void begin_read(const FilePath& path, nb::handle into, const Count& offset) {
+    const std::string name = path.get("Files.begin_read", "path");
     const std::uint64_t first = offset.get("Files.begin_read", "offset");
     begin("Files.begin_read", Memory::of(into, Use::write, "Files.begin_read", "into"),
           [&](penstock_files* files, const Memory& memory) {
-            return penstock_files_begin_read(files, path.c_str(), first, memory.data(), memory.bytes());
+            return penstock_files_begin_read(files, name.c_str(), first, memory.data(), memory.bytes());
           });
   }
-  void begin_write(const std::filesystem::path& path, nb::handle from, const Count& offset) {
+  void begin_write(const FilePath& path, nb::handle from, const Count& offset) {
+    const std::string name = path.get("Files.begin_write", "path");
     const std::uint64_t first = offset.get("Files.begin_write", "offset");
     begin("Files.begin_write", Memory::of(from, Use::read, "Files.begin_write", "source"),
           [&](penstock_files* files, const Memory& memory) {
-            return penstock_files_begin_write(files, path.c_str(), first, memory.data(), memory.bytes());
+            return penstock_files_begin_write(files, name.c_str(), first, memory.data(), memory.bytes());
           });
   }
   std::uint64_t wait() { return finish(*handle_.get("Files.wait")); }

@@ -3,11 +3,13 @@
 #include "arguments.hpp"
 #include "bind.hpp"
 #include "count.hpp"
+#include "file_path.hpp"
 #include "memory.hpp"
 
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 #include <cstddef>
@@ -16,6 +18,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -28,6 +31,10 @@ const Choices evictions{{"planned", PENSTOCK_EVICT_PLANNED},
                         {"reuse_distance", PENSTOCK_EVICT_REUSE_DISTANCE}};
 const Choices accesses{
     {"read", PENSTOCK_READ}, {"modify", PENSTOCK_MODIFY}, {"overwrite", PENSTOCK_OVERWRITE}};
+
+/// The members of a Path, which pickle knows.
+using PathState = std::tuple<std::filesystem::path, std::uint64_t, double, std::uint64_t, std::uint64_t,
+                             std::string, double>;
 
 /// Has the buffer protocol: the memory stays where it is while a view of it lives.
 class Lease {
@@ -258,13 +265,13 @@ capacity: most bytes of its swap file, which are reserved. weight: its share of 
 request_max: most bytes of one request. in_flight_max: most bytes in flight. deadline_seconds: for one request.)")
       .def(
           "__init__",
-          [](Path* path, std::filesystem::path directory, const Count& capacity, double weight,
+          [](Path* path, const FilePath& directory, const Count& capacity, double weight,
              const Count& request_max, const Count& in_flight_max, std::string engine,
              double deadline_seconds) {
             check_above_zero("Path", "weight", weight);
             check_above_zero("Path", "deadline_seconds", deadline_seconds);
             (void)number_of(engine, io_engines, "Path", "engine");
-            new (path) Path{.directory = std::move(directory),
+            new (path) Path{.directory = directory.get("Path", "directory"),
                             .capacity = capacity.get("Path", "capacity", 1),
                             .weight = weight,
                             .request_max = request_max.get("Path", "request_max", 1),
@@ -276,7 +283,15 @@ request_max: most bytes of one request. in_flight_max: most bytes in flight. dea
           nb::arg("request_max") = 4 << 20, nb::arg("in_flight_max") = 16 << 20,
           nb::arg("engine") = "automatic", nb::arg("deadline_seconds") = 60.0)
       .def_ro("directory", &Path::directory)
-      .def_ro("capacity", &Path::capacity);
+      .def_ro("capacity", &Path::capacity)
+      .def("__getstate__",
+           [](const Path& path) {
+             return PathState{path.directory,     path.capacity, path.weight,          path.request_max,
+                              path.in_flight_max, path.engine,   path.deadline_seconds};
+           })
+      .def("__setstate__", [](Path& path, const PathState& state) {
+        std::apply([&](const auto&... members) { new (&path) Path{members...}; }, state);
+      });
 
   nb::class_<Lease>(module, "Lease", nb::type_slots(lease_slots),
                     R"(Access to a tensor's bytes in host memory, where they stay meanwhile.

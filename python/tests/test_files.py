@@ -75,7 +75,7 @@ def test_memory_that_cannot_be_filled_is_refused(directory, memory, text):
 
 @pytest.mark.parametrize("options", [
     {"threads": 0}, {"threads": 1 << 20}, {"depth": 1 << 20}, {"request_max": 5}, {"deadline_seconds": -1.0},
-    {"deadline_seconds": float("nan")}, {"engine": "none"}, {"engine": ""},
+    {"deadline_seconds": float("nan")}, {"engine": "none"}, {"engine": ""}, {"threads": 1.0}, {"depth": "8"},
 ])
 def test_options_out_of_their_range_are_refused(options):
     with pytest.raises(penstock.InvalidArgument) as caught:
@@ -90,6 +90,15 @@ def test_offsets_are_in_their_range(directory, offset):
             files.begin_write(directory / "a", bytes(8), offset=offset)
         files.begin_write(directory / "a", bytes(8), offset=np.int64(8))
     assert (directory / "a").stat().st_size == 16
+
+
+@pytest.mark.parametrize("path", ["", b"", "a\0b", 3])
+def test_what_is_no_path_is_refused(path):
+    with penstock.Files() as files:
+        for call in (files.begin_read, files.begin_write):
+            with pytest.raises(penstock.InvalidArgument, match="wanted .*path|zero byte") as caught:
+                call(path, bytearray(8))
+            assert caught.value.object in ("path", "file") and files.started == 0
 
 
 def test_a_closed_object_refuses_everything(directory):

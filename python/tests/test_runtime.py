@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import pickle
 import threading
 
 import numpy as np
@@ -157,6 +158,23 @@ def test_misuse_is_refused(runtime, directory):
             penstock.Runtime(size, [penstock.Path(directory, size, **options)])
     with penstock.Runtime(0) as none, pytest.raises(penstock.BudgetTooSmall):
         none.add("a", size)
+
+
+@pytest.mark.parametrize("given, argument", [
+    ({"directory": "a\0b"}, "directory"), ({"directory": 3}, "directory"), ({"capacity": 1.5}, "capacity"),
+    ({"capacity": "1 GiB"}, "capacity"), ({"in_flight_max": 1.0}, "in_flight_max"),
+])
+def test_what_is_no_path_or_no_integer_is_refused(given, argument):
+    with pytest.raises(penstock.InvalidArgument, match="no path|no integer") as caught:
+        penstock.Path(**{"directory": "/tmp", "capacity": size, **given})
+    assert caught.value.object == argument
+
+
+def test_paths_can_be_sent_to_another_process(directory):
+    sent = pickle.loads(pickle.dumps(penstock.Path(directory, size, weight=0.5, engine="threads")))
+    assert (sent.directory, sent.capacity) == (directory, size)
+    with penstock.Runtime(size, [sent]) as runtime:
+        fill(runtime.add("a", size), 1)
 
 
 def test_more_leases_than_memory_are_refused_and_not_waited_for(runtime):

@@ -90,7 +90,7 @@ Result<void> RuntimeState::check_unused(const char* operation, tiers::TensorId t
   return Error::invalid_argument(operation)
       .object(store.description(tensor).name)
       .reason("the tensor has a lease or a pending request")
-      .advice("end the Lease, and cancel the PendingLease, before this call");
+      .advice("end its leases, and cancel its requests, before this call");
 }
 
 void RuntimeState::wake() noexcept {

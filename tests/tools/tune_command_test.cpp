@@ -65,6 +65,9 @@ TEST_F(TuneCommand, GivesDirectoriesOfOneDeviceEqualWeights) {
                 (1 << 20),
             0u);
   EXPECT_GT(json["read_gb_per_s"].asDouble(), 0);
+  EXPECT_GE(json["read_write_rounds"].asUInt64(), 3u) << "although 1 s does not suffice";
+  EXPECT_TRUE(json["read_spread"].isDouble());
+  EXPECT_TRUE(json["write_spread"].isDouble());
   EXPECT_GT(json["resolution"].asDouble(), 0);
   EXPECT_NE(result.out.find("is on the same device as"), std::string::npos) << json["notes"];
 }

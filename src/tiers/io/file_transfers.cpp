@@ -211,6 +211,8 @@ Result<void> FileTransfers::start_write(const std::filesystem::path& file, FileO
 Result<void> FileTransfers::start(IoOperation operation, const std::filesystem::path& file, FileOffset offset,
                                   HostSpan bytes) {
   const char* const name = name_of(operation);
+  if (file.empty())
+    return Error::invalid_argument(name).object("file").reason("it is empty").wanted("a path");
   if (bytes.data() == nullptr && !bytes.empty())
     return Error::invalid_argument(name).object("the buffer").reason("it is null").got(bytes.size());
   constexpr std::uint64_t most = std::numeric_limits<std::int64_t>::max();

@@ -153,7 +153,7 @@ Result<Resumed> EngineState::load_checkpoint(const std::filesystem::path& direct
             .object(found->string())
             .reason("it is a durable directory, whose run may overwrite what is read")
             .advice(
-                "name it as penstock.durable_directory and call resume(), or save a checkpoint of its run");
+                "name it as penstock.durable_directory and resume from it, or save a checkpoint of its run");
   }
   PENSTOCK_TRY(agree_on_outcome(context_, loading, usable));
   Resumed resumed{.notes = std::move(search.notes)};

@@ -62,8 +62,13 @@ void add_transfer_rows(BadArguments& bad) {
       return reads ? b.transfers->start_read(file, offset, bytes)
                    : b.transfers->start_write(file, offset, bytes);
     };
-    for (const path& wrong : {path(), path("/penstock-none/file"), path("/proc"),
-                              path(std::string(5000, 'x')), path(std::string("a\0b", 3))}) {
+    bad(reads ? "FileTransfers::start_read" : "FileTransfers::start_write", "file", "empty", [=] {
+      Bench b;
+      return all({refused(start(b, path(), FileOffset(0), HostSpan(std::span(b.bytes))), "it is empty: file"),
+                  b.works()});
+    });
+    for (const path& wrong : {path("/penstock-none/file"), path("/proc"), path(std::string(5000, 'x')),
+                              path(std::string("a\0b", 3))}) {
       with("file", wrong.string().substr(0, 20),
            [=](Bench& b) { return start(b, wrong, FileOffset(0), HostSpan(std::span(b.bytes))); });
     }

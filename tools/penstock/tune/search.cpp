@@ -19,6 +19,10 @@ constexpr ByteCount file_sizes[] = {256_MiB, 160_MiB};
 constexpr std::size_t finalists = 5;
 // The end of each phase as a fraction of the total time.
 constexpr double files_written = 0.35, all_measured = 0.55, best_measured = 0.9, all_done = 1;
+// Reads and writes are measured so often, and in runs of so many seconds, even when the time is over: a single short
+// run after a disturbance has been 30 times too slow.
+constexpr std::size_t direction_rounds_min = 3;
+constexpr double direction_slice_min = 0.1;
 
 /// Settings that suit most disks come first, because there may not be time for all.
 std::vector<Candidate> candidates() {
@@ -193,16 +197,13 @@ class Search {
   Result<void> measure_directions() {
     progress("measuring reads and writes of the chosen setting");
     Entry& chosen = entries_[tuned_.choice.index];
-    const double slice = slice_of(all_done, 10);
-    std::vector<double> read, write;
-    while (read.empty() || time_until(all_done)) {
+    const double slice = std::max(slice_of(all_done, 10), direction_slice_min);
+    while (tuned_.read.size() < direction_rounds_min || time_until(all_done)) {
       PENSTOCK_TRY(measure(chosen, BenchmarkPattern::read, slice));
-      read.push_back(chosen.candidate.rates.back());
+      tuned_.read.push_back(chosen.candidate.rates.back());
       PENSTOCK_TRY(measure(chosen, BenchmarkPattern::write, slice));
-      write.push_back(chosen.candidate.rates.back());
+      tuned_.write.push_back(chosen.candidate.rates.back());
     }
-    tuned_.read = median(read);
-    tuned_.write = median(write);
     return ok();
   }
 

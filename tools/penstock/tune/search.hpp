@@ -18,10 +18,10 @@ struct Tuned {
     Candidate at_first;  ///< rates of the first phase, which measures all settings
     Candidate at_last;  ///< rates of the second phase, which measures the best settings; empty for the others
   };
-  std::vector<Tried> tried;    ///< the best first, by their rates of the first phase
-  std::size_t left_out = 0;    ///< number of settings for which there was no time
-  Choice choice;               ///< among the settings of the second phase; indices in `tried`
-  double read = 0, write = 0;  ///< bytes per second of the chosen setting, all paths together
+  std::vector<Tried> tried;         ///< the best first, by their rates of the first phase
+  std::size_t left_out = 0;         ///< number of settings for which there was no time
+  Choice choice;                    ///< among the settings of the second phase; indices in `tried`
+  std::vector<double> read, write;  ///< bytes per second of the chosen setting, all paths together, by round
   std::vector<double>
       path_rates;  ///< mixed rate of each path with the chosen setting, all paths concurrently
   std::string engine, notes;

@@ -41,7 +41,7 @@ Json::Value to_config(const Report& report) {
   return config;
 }
 
-/// Explains weights of paths that share a device, virtual drives, and settings left out.
+/// Explains weights of paths that share a device, virtual drives, settings left out, and uncertain rates.
 std::vector<std::string> remarks(const Report& report) {
   std::vector<std::string> lines;
   for (std::size_t i = 0; i < report.directories.size(); ++i) {
@@ -60,6 +60,14 @@ std::vector<std::string> remarks(const Report& report) {
   }
   if (report.tuned.left_out > 0) {
     lines.push_back(fmt::format("there was no time for {} settings; raise --seconds", report.tuned.left_out));
+  }
+  const double spread = std::max(measure::spread(report.tuned.read), measure::spread(report.tuned.write));
+  if (spread > 0.3) {
+    lines.push_back(
+        fmt::format("the rates of reads and of writes are uncertain: {} rounds with spread {:.0f} %; stop "
+                    "other users of the "
+                    "disk, or raise --seconds",
+                    report.tuned.read.size(), 100 * spread));
   }
   return lines;
 }
@@ -122,9 +130,12 @@ void print_report(const Report& report) {
   }
   fmt::print("engine {}{}\n\n", tuned.engine, tuned.notes.empty() ? "" : "; " + tuned.notes);
   print_settings(tuned);
-  fmt::print("\nchosen: {} x {}, mixed {:.2f} GB/s, read {:.2f}, write {:.2f}\n",
-             to_string(report.chosen().request_size), depth(report.chosen()),
-             measure::median(report.chosen().rates) * 1e-9, tuned.read * 1e-9, tuned.write * 1e-9);
+  const measure::Center read = measure::center(tuned.read), write = measure::center(tuned.write);
+  fmt::print(
+      "\nchosen: {} x {}, mixed {:.2f} GB/s, read {:.2f} (spread {:.0f} %), write {:.2f} (spread {:.0f} %)\n",
+      to_string(report.chosen().request_size), depth(report.chosen()),
+      measure::median(report.chosen().rates) * 1e-9, read.median * 1e-9, 100 * read.spread,
+      write.median * 1e-9, 100 * write.spread);
   fmt::print("{}\n", describe_resolution(report));
   for (const std::string& line : remarks(report)) fmt::print("note: {}\n", line);
   fmt::print("\n{}\n", json_text(to_config(report), ""));
@@ -145,8 +156,11 @@ Json::Value to_json(const Report& report) {
   json["config"] = to_config(report);
   json["engine"] = tuned.engine;
   json["mixed_gb_per_s"] = measure::median(report.chosen().rates) * 1e-9;
-  json["read_gb_per_s"] = tuned.read * 1e-9;
-  json["write_gb_per_s"] = tuned.write * 1e-9;
+  json["read_gb_per_s"] = measure::median(tuned.read) * 1e-9;
+  json["read_spread"] = measure::spread(tuned.read);
+  json["write_gb_per_s"] = measure::median(tuned.write) * 1e-9;
+  json["write_spread"] = measure::spread(tuned.write);
+  json["read_write_rounds"] = Json::UInt64(tuned.read.size());
   json["spread"] = measure::spread(report.chosen().rates);
   json["resolution"] = tuned.choice.resolution;
   json["rounds"] = Json::UInt64(report.chosen().rates.size());

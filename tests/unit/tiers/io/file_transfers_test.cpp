@@ -151,7 +151,8 @@ TEST(FileTransfers, RefuseWhatCannotBeMovedWhenItIsStarted) {
          ErrorCode::invalid_argument, {scratch.path().string()});
   expect(transfers->start_write(missing / "file", FileOffset(0), bytes.span()).error(), ErrorCode::not_found,
          {missing.string()});
-  expect(transfers->start_write("", FileOffset(0), bytes.span()).error(), ErrorCode::not_found, {});
+  expect(transfers->start_write("", FileOffset(0), bytes.span()).error(), ErrorCode::invalid_argument,
+         {"file", "empty"});
   expect(transfers->start_write(file, FileOffset(~std::uint64_t{0}), bytes.span()).error(),
          ErrorCode::invalid_argument, {file.string(), "2^63"});
   expect(transfers->start_write(file, FileOffset(0), {nullptr, 1_B}).error(), ErrorCode::invalid_argument,
