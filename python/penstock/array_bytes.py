@@ -28,7 +28,7 @@ class ArrayType:
         if self.package == "torch":
             torch = sys.modules["torch"]
             if self.nbytes < _large:
-                return torch.empty(self.shape, dtype=self.dtype)
+                return torch.empty(self.shape, dtype=self.dtype, device="cpu")
             flat = torch.frombuffer(HostMemory(self.nbytes), dtype=torch.uint8)
             return flat.view(self.dtype).reshape(self.shape)
         memory = HostMemory(self.nbytes) if self.nbytes >= _large else bytearray(self.nbytes)
@@ -42,7 +42,7 @@ def array_type_of(values, function: str, name: str = "values") -> ArrayType:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(values, torch.Tensor):
         if values.layout != torch.strided or values.device.type == "meta" or values.is_quantized \
-                or hasattr(values, "to_local"):
+                or values.is_nested or hasattr(values, "to_local"):
             refuse(function, "it is no dense tensor with bytes of its own", name,
                    got=f"{type(values).__name__}, {values.dtype}, {values.layout}, on {values.device}",
                    advice="of a DTensor: its to_local()")
@@ -54,16 +54,19 @@ def array_type_of(values, function: str, name: str = "values") -> ArrayType:
         if values.dtype.hasobject:
             refuse(function, "its elements are Python objects", name, got=str(values.dtype),
                    advice="pass an array of numbers")
+        if values.dtype.itemsize == 0:
+            refuse(function, "its elements have no bytes", name, got=str(values.dtype))
         return ArrayType("numpy", values.dtype, values.shape, values.nbytes)
     try:
         return ArrayType("", None, (), memoryview(values).nbytes)
-    except TypeError:
+    except (TypeError, ValueError, BufferError) as error:
         refuse(function, "it is no memory", name, wanted="an array of numpy, a tensor, or another buffer",
-               got=type(values).__name__)
+               got=f"{type(values).__name__} ({error})")
 
 
-def bytes_of(values, type: ArrayType):
-    """Its bytes without a copy where it is contiguous: a tensor of uint8, which may be on a device, or a buffer."""
+def bytes_of(values, type: ArrayType, function: str, name: str = "values"):
+    """Its bytes without a copy where it is contiguous: a tensor of uint8, which may be on a device, or a buffer. Raises
+    InvalidArgument, about the argument `name`, for a buffer that is not contiguous."""
     if type.package == "torch":
         flat = values.detach().resolve_conj().resolve_neg().reshape(-1)
         if flat.numel() > 0 and flat.stride(0) != 1:
@@ -72,6 +75,8 @@ def bytes_of(values, type: ArrayType):
     if type.package == "numpy":
         numpy = sys.modules["numpy"]
         return numpy.ascontiguousarray(values).reshape(-1).view(numpy.uint8)
+    if not memoryview(values).c_contiguous:
+        refuse(function, "it is not contiguous", name, got=f"strides {memoryview(values).strides}", advice="pass a copy")
     return values
 
 
@@ -80,13 +85,21 @@ def writable_bytes_of(into, type: ArrayType, function: str):
     given = array_type_of(into, function, "into")
     if (given.package, given.dtype, given.shape, given.nbytes) != (type.package, type.dtype, type.shape, type.nbytes):
         refuse(function, "it is another type", "into", wanted=str(type), got=str(given))
-    flat = bytes_of(into, type)
+    flat = bytes_of(into, type, function, "into")
+    if type.package != "torch" and memoryview(flat).readonly:
+        refuse(function, "it is read-only", "into", wanted="a writable buffer", got=into.__class__.__name__)
     is_itself = _address_of(flat, type) == _address_of(into, type) if type.nbytes > 0 else True
     is_contiguous = into.is_contiguous() if type.package == "torch" else \
         into.flags.c_contiguous if type.package == "numpy" else memoryview(into).c_contiguous
     if not is_contiguous or not is_itself:
         refuse(function, "it is not contiguous", "into", got=str(given), advice="fill a contiguous array and copy it")
     return flat
+
+
+def note_written(into, type: ArrayType) -> None:
+    """Counts a change of a tensor whose bytes were written: autograd and optimizers compare the counts."""
+    if type.package == "torch" and not into.is_inference():
+        sys.modules["torch"].autograd.graph.increment_version(into)
 
 
 def _address_of(values, type: ArrayType):

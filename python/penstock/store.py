@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import numbers
+import os
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 
 from ._core import Path, Runtime, Tensor
-from .array_bytes import ArrayType, array_type_of, bytes_of, is_on_host, writable_bytes_of
-from .errors import FailedState, NotFound, Unsupported, refuse
+from .array_bytes import ArrayType, array_type_of, bytes_of, is_on_host, note_written, writable_bytes_of
+from .errors import Error, FailedState, NotFound, Unsupported, refuse
 
-_piece_most = 16 << 20  # bytes
+_piece_least, _piece_most = 4096, 16 << 20  # bytes
 _pieces_ahead = 4
 
 
@@ -36,7 +37,8 @@ class Store:
     back is verified. Arrays may be larger than the budget.
 
     Arrays are of numpy, tensors of PyTorch on any device, or other buffers; get() returns what was put in, in host
-    memory. Any thread may call it; calls for one name follow each other.
+    memory. Any thread may call it; calls for one name follow each other. Raises FailedState after close(), in a forked
+    process, and in a signal handler that interrupts another call.
 
         store = penstock.Store(8 << 30, [penstock.Path("/nvme", capacity=64 << 30)])
         store.put("layer 0", weights)
@@ -47,8 +49,9 @@ class Store:
     """
 
     def __init__(self, budget: int, paths: Sequence[Path] = (), *, pinning: str = "none") -> None:
-        if isinstance(budget, bool) or not isinstance(budget, numbers.Integral) or not 0 < budget < 1 << 60:
-            refuse("Store", "it is no number of bytes", "budget", wanted="an integer, from 1 to 2**60 - 1", got=repr(budget))
+        if isinstance(budget, bool) or not isinstance(budget, numbers.Integral) or not _piece_least <= budget < 1 << 60:
+            refuse("Store", "it is no number of bytes for arrays", "budget", wanted=f"an integer, from {_piece_least} to 2**60 - 1",
+                   got=repr(budget))
         if not isinstance(paths, Sequence) or not all(isinstance(path, Path) for path in paths):
             refuse("Store", "it has something else than paths", "paths", wanted="a sequence of penstock.Path", got=repr(paths),
                    advice='[penstock.Path("/nvme", capacity=64 << 30)]')
@@ -56,7 +59,7 @@ class Store:
         self._began = time.monotonic()
         self._runtime = Runtime(budget, list(paths), pinning=pinning, lookahead=max(64 << 20, budget))
         self._budget = budget
-        self._piece = max(4096, min(_piece_most, budget // 4 // 4096 * 4096))
+        self._piece = max(_piece_least, min(_piece_most, budget // 4 // 4096 * 4096))
         # However these lie in memory, the room between them holds one piece more.
         self._leases = threading.BoundedSemaphore((budget // self._piece + 1) // 2)
         self._is_on_disk = len(paths) > 0
@@ -64,6 +67,8 @@ class Store:
         self._recent: dict[str, None] = {}  # names, the last used one last
         self._lock = threading.Lock()  # of the dictionaries
         self._change = threading.Lock()  # held by put(), remove(), park() and unpark()
+        self._inside: set[int] = set()  # threads that are in a call
+        self._process = os.getpid()
         self._is_closed = False
 
     def put(self, name: str, values) -> None:
@@ -77,10 +82,9 @@ class Store:
         """Starts to write a new array to the drives at once if it is larger than `room`."""
         if not isinstance(name, str):
             refuse("Store.put", "it is no text", "name", got=repr(name))
-        self._check_open("Store.put")
         type = array_type_of(values, "Store.put")
-        flat = bytes_of(values, type)
-        with self._change:
+        flat = bytes_of(values, type, "Store.put")
+        with self._call("Store.put"), self._change:
             former = self._entries.get(name)
             is_in_place = former is not None and former.type.nbytes == type.nbytes
             entry = former if is_in_place else _Entry(type, self._add_pieces(name, type.nbytes, leaves=type.nbytes > room))
@@ -104,24 +108,28 @@ class Store:
 
         Raises NotFound; InvalidArgument, for another `into`; Corrupted and others, of the disk; FailedState while the
         store is parked, and for an array whose put() has failed."""
-        with self._locked(name, "Store.get") as entry:
+        with self._call("Store.get"), self._locked(name, "Store.get") as entry:
             if entry.is_torn:
                 refuse("Store.get", "a put() of it has failed half-way", repr(name), advice="put it again", kind=FailedState)
             result = entry.type.empty() if into is None else into
-            self._read(entry, writable_bytes_of(result, entry.type, "Store.get"))
+            flat = writable_bytes_of(result, entry.type, "Store.get")
+            try:
+                self._read(entry, flat)
+            finally:
+                note_written(result, entry.type)
         self._note_use(name)
         return result
 
     def prefetch(self, *names: str) -> None:
         """Hints that these arrays are used soon, in this order: they are loaded as far as memory has room."""
         for name in names:
-            with self._locked(name, "Store.prefetch") as entry:
+            with self._call("Store.prefetch"), self._locked(name, "Store.prefetch") as entry:
                 for piece in entry.pieces:
                     piece.prefetch()
 
     def remove(self, name: str) -> None:
         """Frees what the array has. Raises NotFound."""
-        with self._change:
+        with self._call("Store.remove"), self._change:
             entry = self._entry(name, "Store.remove")
             with self._lock:
                 del self._entries[name]
@@ -141,15 +149,14 @@ class Store:
         self._check_open("Store.park")
         if not self._is_on_disk:
             refuse("Store.park", "it has no paths", "the store", wanted="a drive for its arrays", kind=Unsupported)
-        with self._change:
+        with self._call("Store.park"), self._change:
             return self._runtime.park()
 
     def unpark(self, load: bool = True) -> None:
         """Takes the memory again. load: loads the arrays that were used last, as many as it holds; otherwise they are
         loaded when they are used. Raises FailedState, when it is not parked; NoSpace, after which it can be called again;
         errors of the disk, which get() raises again."""
-        self._check_open("Store.unpark")
-        with self._change:
+        with self._call("Store.unpark"), self._change:
             self._runtime.unpark()
             if not load:
                 return
@@ -170,8 +177,8 @@ class Store:
 
     def flush(self) -> None:
         """Waits for what is on its way to the drives. Raises the first error."""
-        self._check_open("Store.flush")
-        self._runtime.flush()
+        with self._call("Store.flush"):
+            self._runtime.flush()
 
     def nbytes(self, name: str) -> int:
         return self._entry(name, "Store.nbytes").type.nbytes
@@ -232,6 +239,24 @@ class Store:
     def _check_open(self, function: str) -> None:
         if self._is_closed:
             refuse(function, "it was closed", "the store", advice="make another one", kind=FailedState)
+        if os.getpid() != self._process:
+            refuse(function, "this process was forked from the one that made it, and has none of its threads", "the store",
+                   got=f"process {os.getpid()}", advice="make it after the fork, or start processes by multiprocessing's "
+                   "\"spawn\"", kind=FailedState)
+
+    @contextlib.contextmanager
+    def _call(self, function: str) -> Iterator[None]:
+        """A call that may wait. One in a signal handler would wait for the call that it interrupts."""
+        self._check_open(function)
+        thread = threading.get_ident()
+        if thread in self._inside:
+            refuse(function, "this thread is in another call of it", "the store",
+                   advice="in a signal handler, note what is to be done, and do it after the call", kind=FailedState)
+        self._inside.add(thread)
+        try:
+            yield
+        finally:
+            self._inside.discard(thread)
 
     def _entry(self, name: str, function: str) -> _Entry:
         self._check_open(function)
@@ -258,7 +283,7 @@ class Store:
     def _room(self) -> int:
         """The budget less the bytes of all arrays, those on the drives too."""
         with self._lock:
-            return self._budget - sum(entry.type.nbytes for entry in self._entries.values())
+            return self._budget - sum(entry.type.nbytes for entry in list(self._entries.values()))
 
     def _add_pieces(self, name: str, nbytes: int, leaves: bool) -> list[Tensor]:
         pieces = []
@@ -279,15 +304,19 @@ class Store:
 
     def _write(self, entry: _Entry, flat) -> None:
         staging = None if is_on_host(flat) else self._staging(flat)
-        first = 0
+        first, was_torn = 0, entry.is_torn
         for piece in entry.pieces:
             part, begin = flat, first
             if staging is not None:
                 part, begin = staging[:piece.nbytes].copy_(flat[first:first + piece.nbytes]), 0
             with self._leases:
-                piece.write(part, first=begin)
+                entry.is_torn = True  # until all pieces are written; an interrupt may come right after the first
+                try:
+                    piece.write(part, first=begin)
+                except Error:  # this piece is as it was
+                    entry.is_torn = was_torn or first > 0
+                    raise
             first += piece.nbytes
-            entry.is_torn = True  # until all pieces are written
 
     def _read(self, entry: _Entry, flat) -> None:
         staging = None if is_on_host(flat) else self._staging(flat)
@@ -305,4 +334,5 @@ class Store:
     def _staging(self, flat):
         """Host memory through which a tensor of another device passes."""
         torch = sys.modules["torch"]
-        return torch.empty(min(self._piece, max(1, flat.numel())), dtype=torch.uint8, pin_memory=flat.device.type == "cuda")
+        return torch.empty(min(self._piece, max(1, flat.numel())), dtype=torch.uint8, device="cpu",
+                           pin_memory=flat.device.type == "cuda")

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import pathlib
 import pickle
 import subprocess
@@ -245,3 +246,114 @@ def test_a_store_is_not_copied():
         for copied in (copy.copy, copy.deepcopy, pickle.dumps):
             with pytest.raises(TypeError, match="(?s)cannot be copied or pickled.*get.. and put"):
                 copied(store)
+
+
+def test_a_put_that_was_interrupted_leaves_no_mixture(store):
+    store.put("x", array_of(0, 3 * mib))
+    write = penstock.Tensor.write
+
+    class Interrupted:
+        """A piece after whose write a signal comes."""
+
+        def __init__(self, piece):
+            self.piece = piece
+
+        def __getattr__(self, name):
+            return getattr(self.piece, name)
+
+        def write(self, part, first):
+            write(self.piece, part, first=first)
+            raise KeyboardInterrupt
+    entry = store._entries["x"]
+    pieces, entry.pieces = entry.pieces, [Interrupted(entry.pieces[0]), *entry.pieces[1:]]
+    with pytest.raises(KeyboardInterrupt):
+        store.put("x", array_of(1, 3 * mib))
+    entry.pieces = pieces
+    with pytest.raises(penstock.FailedState, match="failed half-way"):
+        store.get("x")
+    store.put("x", array_of(2, 3 * mib))
+    assert np.array_equal(store.get("x"), array_of(2, 3 * mib))
+
+
+def test_a_put_that_was_refused_changes_nothing(store):
+    store.put("x", array_of(0))
+    store.park()
+    with pytest.raises(penstock.FailedState, match="park"):
+        store.put("x", array_of(1))
+    store.unpark()
+    assert np.array_equal(store.get("x"), array_of(0))
+
+
+def test_a_signal_handler_that_uses_it_is_refused(store):
+    store.put("x", array_of(0))
+    refused = []
+
+    def handle(*_):
+        for call in (lambda: store.put("small", array_of(1, 8)), lambda: store.get("x"), lambda: store.remove("x")):
+            try:
+                call()
+            except penstock.FailedState as error:
+                refused.append("signal handler" in str(error))
+    entry = store._entries["x"]
+
+    class Piece:
+        """Within whose write a signal comes."""
+
+        def __init__(self, piece):
+            self.piece = piece
+
+        def __getattr__(self, name):
+            return getattr(self.piece, name)
+
+        def write(self, part, first):
+            handle()
+            self.piece.write(part, first=first)
+    entry.pieces[0] = Piece(entry.pieces[0])
+    store.put("x", array_of(2))
+    assert refused == [True] * 3 and np.array_equal(store.get("x"), array_of(2))
+
+
+def test_a_forked_process_changes_nothing(store):
+    store.put("a", array_of(0))
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for call in (lambda: store.remove("a"), lambda: store.get("a"), lambda: store.put("a", array_of(1)), store.names,
+                     lambda: "a" in store):
+            try:
+                call()
+            except penstock.FailedState as error:
+                refused += "forked" in str(error)
+        os._exit(0 if refused == 5 and list(store._entries) == ["a"] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("values", [memoryview(bytes(64))[::2], np.zeros(3, "V0")])
+def test_what_has_no_contiguous_bytes_is_refused(store, values):
+    with pytest.raises(penstock.InvalidArgument, match="values") as caught:
+        store.put("a", values)
+    assert caught.value.operation == "Store.put" and "a" not in store
+
+
+def test_memory_that_was_released_is_refused(store):
+    released = memoryview(bytearray(8))
+    released.release()
+    with pytest.raises(penstock.InvalidArgument, match="released"):
+        store.put("a", released)
+
+
+def test_what_is_read_only_is_not_filled(store):
+    store.put("a", b"12345678")
+    store.put("b", np.zeros(8))
+    fixed = np.zeros(8)
+    fixed.flags.writeable = False
+    for name, into in (("a", b"12345678"), ("b", fixed)):
+        with pytest.raises(penstock.InvalidArgument, match="read-only: into") as caught:
+            store.get(name, into=into)
+        assert caught.value.operation == "Store.get"
+
+
+@pytest.mark.parametrize("budget", [0, 100, 4095, 1 << 60, 1 << 62])
+def test_a_budget_states_its_bounds(budget):
+    with pytest.raises(penstock.InvalidArgument, match=r"from 4096 to 2\*\*60 - 1"):
+        penstock.Store(budget)

@@ -65,7 +65,6 @@ void Runtime::restart(const Machine& wanted) {
     const std::lock_guard lock(mutex);
     for (const Running& running : running_) running.stream->close();
     ending.swap(running_);
-    changed.notify_all();
   }
   for (Running& running : ending) running.thread.join();
   const std::lock_guard lock(mutex);
@@ -101,7 +100,7 @@ cudaError_t Runtime::enter(const char* function, std::unique_lock<std::mutex>& l
   device.has_context |= creates_context(function);
   if (device.lost != cudaSuccess) {
     // CUDA reports the error when the device accesses memory no more: the caller may free it.
-    changed.wait(lock, [&] { return device.running == 0; });
+    stopped.wait(lock, [&] { return device.running == 0; });
     return device.lost;
   }
   const auto failing = failing_calls.find(std::string_view(function));
@@ -160,7 +159,6 @@ bool Runtime::drop_handle(cudaStream_t handle) {
   if (found == handles.end()) return false;
   found->second->close();
   handles.erase(found);
-  changed.notify_all();
   return true;
 }
 
@@ -178,12 +176,11 @@ Point Runtime::append(const std::shared_ptr<Stream>& stream, Stream::Operation r
     after.push_back({first, first->enqueued()});
   }
   stream->append(std::move(run), std::move(after));
-  changed.notify_all();
   return {stream, stream->enqueued()};
 }
 
 cudaError_t Runtime::wait(std::unique_lock<std::mutex>& lock, const Point& point) {
-  changed.wait(lock, [&] { return point.reached(); });
+  point.wait(lock);
   return point.stream ? devices[static_cast<std::size_t>(point.stream->device())].lost : cudaSuccess;
 }
 
@@ -200,6 +197,10 @@ bool Point::reached() const {
   return stream == nullptr || stream->done() >= number;
 }
 
+void Point::wait(std::unique_lock<std::mutex>& lock) const {
+  if (stream != nullptr) stream->wait(lock, number);
+}
+
 Stream::Stream(int device, bool blocking, const std::optional<std::uint64_t>& seed)
     : device_(device), blocking_(blocking) {
   if (!seed) return;
@@ -207,19 +208,28 @@ Stream::Stream(int device, bool blocking, const std::optional<std::uint64_t>& se
   slow_ = random_->below(3) == 0;
 }
 
-bool Stream::ready() const {
-  for (const Point& point : queue_.front().after) {
-    if (!point.reached()) return false;
-  }
-  return true;
+void Stream::append(Operation run, std::vector<Point> after) {
+  queue_.push_back({std::move(run), std::move(after)});
+  ++enqueued_;
+  appended_.notify_one();
+}
+
+void Stream::close() {
+  closed_ = true;
+  appended_.notify_one();
+}
+
+void Stream::wait(std::unique_lock<std::mutex>& lock, std::uint64_t number) const {
+  passed_.wait(lock, [&] { return done_ >= number; });
 }
 
 void Stream::run() {
   Runtime& runtime = Runtime::instance();
   std::unique_lock lock(runtime.mutex);
   while (true) {
-    runtime.changed.wait(lock, [&] { return queue_.empty() ? closed_ : ready(); });
+    appended_.wait(lock, [&] { return !queue_.empty() || closed_; });
     if (queue_.empty()) return;
+    for (const Point& point : queue_.front().after) point.wait(lock);
     Entry entry = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();
@@ -234,9 +244,10 @@ void Stream::run() {
       lock.lock();
       --device.running;
       if (error != cudaSuccess) device.lost = error;
+      if (device.lost != cudaSuccess) runtime.stopped.notify_all();
     }
     ++done_;
-    runtime.changed.notify_all();
+    passed_.notify_all();
   }
 }
 

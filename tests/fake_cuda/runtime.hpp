@@ -22,6 +22,7 @@ struct Point {
   std::uint64_t number = 0;
 
   [[nodiscard]] bool reached() const;
+  void wait(std::unique_lock<std::mutex>& lock) const;
 };
 
 /// A queue of operations and the thread that runs them. Runtime::mutex guards it.
@@ -33,12 +34,12 @@ class Stream {
   /// Of device `device`. A blocking stream takes part in the order of the default stream, which is one too.
   Stream(int device, bool blocking, const std::optional<std::uint64_t>& seed);
 
-  void append(Operation run, std::vector<Point> after) {
-    queue_.push_back({std::move(run), std::move(after)}), ++enqueued_;
-  }
+  void append(Operation run, std::vector<Point> after);
   /// Runs operations until the stream is closed and none is left. The body of its thread.
   void run();
-  void close() { closed_ = true; }
+  void close();
+  /// Waits until it has run so many operations.
+  void wait(std::unique_lock<std::mutex>& lock, std::uint64_t number) const;
 
   [[nodiscard]] int device() const { return device_; }
   [[nodiscard]] bool blocking() const { return blocking_; }
@@ -50,7 +51,6 @@ class Stream {
     Operation run;
     std::vector<Point> after;
   };
-  [[nodiscard]] bool ready() const;
   void pause();
 
   const int device_;
@@ -60,6 +60,9 @@ class Stream {
   bool closed_ = false;
   std::uint64_t enqueued_ = 0, done_ = 0;
   std::deque<Entry> queue_;
+  // One condition each: a machine has many streams, and most changes concern one of them.
+  std::condition_variable appended_;
+  mutable std::condition_variable passed_;
 };
 
 struct Event {
@@ -107,7 +110,7 @@ class Runtime {
   cudaError_t wait_for_device(std::unique_lock<std::mutex>& lock, int device);
 
   std::mutex mutex;
-  std::condition_variable changed;
+  std::condition_variable stopped;  ///< a lost device runs an operation less
   Machine machine;
   std::optional<SeededRandom> random;  ///< of the machine's seed
   std::vector<Device> devices;

@@ -14,10 +14,12 @@ from .. import Path, Runtime, Workers, state_bytes
 from .._core import _set_counts
 from ..errors import FailedState, Unsupported
 from .arguments import check_integer, check_positive, checked_paths, hyperparameters_of, refuse
+from .backward_update import update_as_gradients_come
 from .device_update import DeviceUpdate, Registered, is_available
 from .gradient_norm import clip_factor, gradient_norm
 from .host_update import HostUpdate, StagedUpdate
-from .offloaded_states import OffloadedStates, Update, format_of, is_on_host, local_of
+from .moves import parked
+from .offloaded_states import OffloadedStates, Update, format_of, is_on_host, local_of, new_count
 from .placement import place
 from .saved_states import Saved, fill_state_dict, restore, wrap_state_dict
 
@@ -48,8 +50,10 @@ class AdamW(torch.optim.Optimizer):
     States are made at the first step. Raises InvalidArgument, naming the parameter, for what cannot be updated: other
     types than float32, bfloat16 and float16, memory that is not contiguous, sparse gradients, a parameter whose shape or
     type has changed. A weight that was changed in place or replaced since the last step is taken as it is; changes
-    through p.data[…] or p.data.copy_() are not seen. When step() raises, for example NoSpace, calling it again with the
-    same gradients completes the step. One thread at a time calls it.
+    through p.data[…] or p.data.copy_() are not seen. A parameter that is listed twice is updated once. When step() raises
+    an Error, for example NoSpace, calling it again with the same gradients completes the step; a RuntimeWarning of values
+    that are not finite comes when the step is complete. One thread at a time calls it.
+    Raises FailedState after close(), and in a forked process.
     """
 
     def __init__(self, params, lr: float | torch.Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
@@ -87,7 +91,8 @@ class AdamW(torch.optim.Optimizer):
         self._non_finite: list[tuple[Update, int]] = []  # to be warned of
         self._updated: set[torch.Tensor] = set()  # in backward, since the last step()
         self._lock = threading.Lock()
-        self._is_closed = False
+        self._is_closed = self._is_loading = False
+        self._process = os.getpid()
         self._updates_on_device = update == "cuda"
         self._host_update = HostUpdate(self._workers)
         self._device_updates: dict[torch.device, DeviceUpdate | StagedUpdate] = {}
@@ -103,8 +108,7 @@ class AdamW(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict) -> None:
         """As torch.optim.Optimizer's. Raises InvalidArgument, or FailedState after close(), before anything changes."""
-        if self._is_closed:
-            refuse("the optimizer is closed", "add_param_group()", advice="make another one", kind=FailedState)
+        self._check_open()
         given = param_group["params"]
         if not isinstance(given, (torch.Tensor, set)):
             param_group["params"] = given = list(given)
@@ -112,16 +116,13 @@ class AdamW(torch.optim.Optimizer):
         hyperparameters_of(group)
         for one in [given] if isinstance(given, torch.Tensor) else given:
             parameter = one[1] if isinstance(one, tuple) else one
-            if isinstance(parameter, torch.Tensor) and parameter.requires_grad:
+            if isinstance(parameter, torch.Tensor) and parameter.requires_grad and not torch.nn.parameter.is_lazy(parameter):
                 format_of(parameter, self._state_format, _text_of(parameter, one[0] if isinstance(one, tuple) else ""))
         super().add_param_group(param_group)
         if not self._updates_in_backward:
             return
         number = len(self.param_groups) - 1  # load_state_dict() makes the groups again
-        itself = weakref.ref(self)  # parameters may outlive it
-        for parameter in self.param_groups[number]["params"]:
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(lambda one: _update_and_free(itself(), one, number))
+        update_as_gradients_come(self, number)
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -134,7 +135,7 @@ class AdamW(torch.optim.Optimizer):
             refuse("another thread is in step()", "the optimizer", advice="call it from one thread at a time",
                    kind=FailedState)
         try:
-            self._check_open()
+            self._check_whole()
             self._update_all()
             self._numbers.clear()
             self._updated.clear()
@@ -143,6 +144,7 @@ class AdamW(torch.optim.Optimizer):
         finally:
             self._end_updates()
             self._lock.release()
+        self._warn()
         return loss
 
     def state_dict(self) -> dict:
@@ -151,6 +153,7 @@ class AdamW(torch.optim.Optimizer):
         directory, which lives as long as the tensors: memory for one tile is enough, and the drive needs room for them.
         Raises NoSpace, and FailedState while a step is half done."""
         self._check_no_step()
+        self._check_whole()
         if any(states.completed == number for states, number in self._numbers.items()) \
                 or any(states.are_torn for states in self._states.values()):
             refuse("a step has failed half-way", "the optimizer",
@@ -165,7 +168,9 @@ class AdamW(torch.optim.Optimizer):
         """Takes what state_dict() or torch.optim.AdamW's has returned. Masters in float32 are written to the parameters of
         16 bits, too; those that it does not have, or has of 16 bits as torch.optim.AdamW makes of them, are the parameters.
         The model's weights may be loaded before or after. Raises InvalidArgument, before anything changes, for states of
-        other shapes, and for amsgrad."""
+        other shapes, and for amsgrad; BudgetTooSmall and NoSpace, before too; errors of the disk, after which states are
+        to be loaded again."""
+        self._check_open()
         self._check_no_step()
         if not isinstance(state_dict, dict):
             refuse("it is no dictionary", "the state dictionary", wanted="what state_dict() returns",
@@ -183,19 +188,22 @@ class AdamW(torch.optim.Optimizer):
         for parameter, values in saved.items():
             format_of(parameter, self._state_format, self._text_of(parameter))
             values.check(parameter, self._text_of(parameter))
-        super().__setstate__({**state, "state": type(state["state"])(dict)})
-        self._numbers.clear()
-        self._updated.clear()
         for parameter, states in list(self._states.items()):
             if not states.are_of(local_of(parameter)):
                 del self._states[parameter]  # made again for what the parameter is now
-            elif parameter not in saved:
-                states.reset()
         if saved:
             self._make_states()
+        self._is_loading = True  # until all is loaded: an interrupt leaves a mixture
+        super().__setstate__({**state, "state": type(state["state"])(dict)})
+        self._numbers.clear()
+        self._updated.clear()
+        for parameter, states in self._states.items():
+            if parameter not in saved:
+                states.reset()
         for parameter, values in saved.items():
             restore(values, parameter, self._states[parameter], self._workers)
-            self.state[parameter] = {"step": torch.tensor(float(values.step))}
+            self.state[parameter] = {**values.others, "step": new_count(values.step)}
+        self._is_loading = False
 
     def __reduce_ex__(self, protocol):
         raise TypeError("penstock.torch.AdamW cannot be copied or pickled: its states are in a runtime; "
@@ -227,6 +235,14 @@ class AdamW(torch.optim.Optimizer):
     def _check_open(self) -> None:
         if self._is_closed:
             refuse("it was closed", "the optimizer", advice="make another one", kind=FailedState)
+        if os.getpid() != self._process:
+            refuse("this process was forked from the one that made it, and has none of its threads", "the optimizer",
+                   got=f"process {os.getpid()}", advice="make it after the fork", kind=FailedState)
+
+    def _check_whole(self) -> None:
+        self._check_open()
+        if self._is_loading:
+            refuse("load_state_dict() has failed half-way", "the optimizer", advice="call it again", kind=FailedState)
 
     def _check_no_step(self) -> None:
         if self._lock.locked():  # by another thread, or by this one, whose signal handler runs
@@ -245,6 +261,8 @@ class AdamW(torch.optim.Optimizer):
         factor = self._clip()
         updates = []
         number_of = self._numbers.setdefault
+        if parked:
+            self._check_not_parked()
         for group in self.param_groups:
             *hyperparameters, sign = hyperparameters_of(group)
             hyperparameters.append(sign * factor)
@@ -252,15 +270,27 @@ class AdamW(torch.optim.Optimizer):
                 gradient = parameter.grad
                 if gradient is None:
                     continue
-                states = self._states.get(parameter) or self._new_states_of(parameter)
+                states = self._states_of(parameter)
                 number = number_of(states, states.completed + 1)
                 if states.completed < number:
                     updates.append(Update(states, number, parameter, gradient, hyperparameters))
         self._run(updates)
 
-    def _new_states_of(self, parameter: torch.Tensor) -> OffloadedStates:
-        self._make_states()
-        return self._states[parameter]
+    def _states_of(self, parameter: torch.Tensor) -> OffloadedStates:
+        states = self._states.get(parameter)
+        if states is None:
+            self._make_states()
+            return self._states[parameter]
+        if states.completed > 0 and parameter not in self.state:  # the caller has cleared it
+            states.reset()
+        return states
+
+    def _check_not_parked(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and id(parameter) in parked:
+                    refuse("it is parked", self._text_of(parameter), advice="unpark() the module before the step",
+                           kind=FailedState)
 
     def _run(self, updates: Sequence[Update]) -> None:
         """Makes the updates, those of each device in one call. Raises the first error; what is complete then is noted."""
@@ -275,9 +305,12 @@ class AdamW(torch.optim.Optimizer):
             self._note([update for update in updates if update.is_complete])
             raise
         self._note(updates)
-        self._non_finite = _first_of_each(self._non_finite)
-        while self._non_finite:
-            _warn_of(*self._non_finite.pop(0))
+
+    def _warn(self) -> None:
+        """Of values that are not finite, when the step is complete: a warning may be an error."""
+        found, self._non_finite = _first_of_each(self._non_finite), []
+        while found:
+            _warn_of(*found.pop(0))
 
     def _update_on(self, device: torch.device | None) -> HostUpdate | DeviceUpdate | StagedUpdate:
         """What updates parameters of the device; None: of the host."""
@@ -304,7 +337,7 @@ class AdamW(torch.optim.Optimizer):
     def _make_states(self) -> None:
         """States of all parameters that have none, in a runtime of their own."""
         missing = [p for group in self.param_groups for p in group["params"]
-                   if (p.requires_grad or p.grad is not None) and p not in self._states]
+                   if (p.requires_grad or p.grad is not None) and p not in self._states and not torch.nn.parameter.is_lazy(p)]
         if not missing:
             return
         tiles = {p: [min(self._tile_elements, local_of(p).numel() - first)
@@ -333,32 +366,6 @@ class AdamW(torch.optim.Optimizer):
                     names = group.get("param_names")
                     return _text_of(parameter, names[index] if names else f"number {index} of group {number}")
         return _text_of(parameter, "")
-
-
-@torch.no_grad()
-def _update_and_free(optimizer: AdamW | None, parameter: torch.Tensor, group: int) -> None:
-    if optimizer is None or optimizer._is_closed:
-        return
-    if parameter in optimizer._updated:
-        refuse("its gradient has come twice before step()", optimizer._text_of(parameter),
-               advice="update_in_backward takes one backward a step: call step() after each", kind=FailedState)
-    if not hasattr(parameter, "to_local") and torch.distributed.is_available() and torch.distributed.is_initialized() \
-            and torch.distributed.get_world_size() > 1:
-        refuse("gradients are averaged between ranks after the backward has updated their parameters",
-               "update_in_backward", wanted="one process, or FSDP2", advice="leave it out; DDP needs the whole gradient",
-               kind=Unsupported)
-    with optimizer._lock:  # PyTorch has a thread for each device
-        optimizer._updated.add(parameter)
-        states = optimizer._states.get(parameter) or optimizer._new_states_of(parameter)
-        number = optimizer._numbers.setdefault(states, states.completed + 1)
-        try:
-            hyperparameters = hyperparameters_of(optimizer.param_groups[group])
-            optimizer._run([Update(states, number, parameter, parameter.grad, hyperparameters)])
-        finally:
-            optimizer._end_updates()
-            if states.completed == number:
-                del optimizer._numbers[states]
-                parameter.grad = None
 
 
 def _first_of_each(found: list[tuple[Update, int]]) -> list[tuple[Update, int]]:

@@ -69,7 +69,7 @@ def hyperparameters_of(group: dict) -> tuple[float, float, float, float, float, 
 
 def _number(name: str, given, end: float = math.inf) -> float:
     is_number = type(given) is float or (isinstance(given, numbers.Real) and not isinstance(given, bool)) \
-        or (isinstance(given, torch.Tensor) and given.numel() == 1)
+        or (isinstance(given, torch.Tensor) and given.numel() == 1 and not given.is_complex() and not given.is_meta)
     if is_number and 0 <= (value := float(given)) < end:
         return value
     refuse("it is out of its range", name, wanted="a finite number, 0 or more" if end == math.inf else "in [0, 1)", got=repr(given))

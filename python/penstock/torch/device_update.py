@@ -79,7 +79,7 @@ class DeviceUpdate:
 
     def _start(self, update: Update, flags: torch.Tensor) -> None:
         states, number, gradient = update.states, update.number, update.ready_gradient()
-        if states.is_changed(update.parameter):
+        if states.is_changed:
             self._with_room(lambda: states.take_over(update.parameter, self._workers))
         flat = flat_of(update.parameter)
         for index, (tile, part) in enumerate(states.parts):

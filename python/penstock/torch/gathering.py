@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import weakref
 from collections.abc import Iterator
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from .._core import Engine
 from ..errors import FailedState
@@ -64,6 +67,15 @@ class Gathering:
         """The parameters have other values: a backward of a forward before is refused."""
         self._updates += 1
 
+    def of_this_update(self, output):
+        """What a forward returns: a backward of it after the next update is refused, whatever autograd has saved."""
+        if torch.is_grad_enabled():
+            check = functools.partial(_check_update, weakref.ref(self), self._updates)
+            for one in tree_leaves(output):
+                if isinstance(one, torch.Tensor) and one.requires_grad and not one.is_leaf:
+                    one.register_hook(check)
+        return output
+
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
         """Of what autograd saves, gathered parameters are left out. The rest is for the hooks that are there already, such
@@ -83,6 +95,11 @@ class Gathering:
         with torch.autograd.graph.saved_tensors_hooks(own_pack, own_unpack):
             yield
 
+    def _check_update(self, updates: int, what: str) -> None:
+        if updates != self._updates:
+            refuse("the parameters were updated, or the step was abandoned, since the forward of this backward", what,
+                   advice="call backward() before step()", kind=FailedState)
+
     def _save(self, tensor: torch.Tensor) -> _Saved | None:
         if tensor.layout != torch.strided:
             return None
@@ -94,12 +111,16 @@ class Gathering:
 
     def _find_again(self, saved: _Saved) -> torch.Tensor:
         unit = saved.unit
-        if saved.updates != self._updates:
-            refuse("the parameters were updated, or the step was abandoned, since the forward of this backward", unit.name,
-                    advice="call backward() before step()", kind=FailedState)
+        self._check_update(saved.updates, unit.name)
         self.gather(unit)
         values = unit.values[saved.index].as_strided(*saved.view)  # keeps the memory, whatever becomes of the unit
         unit.saved -= 1
         if unit.saved <= 0:
             self.release_unused(unit)
         return values
+
+
+def _check_update(gathering: weakref.ref[Gathering], updates: int, _: torch.Tensor) -> None:
+    """A hook, which the gathering must not keep alive."""
+    if gathering() is not None:
+        gathering()._check_update(updates, "the output of the module")

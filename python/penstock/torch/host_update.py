@@ -25,7 +25,7 @@ class HostUpdate:
         for update in updates:
             states = update.states
             gradient = update.gradient if update.is_ready else update.ready_gradient()
-            is_changed = states.has_master and states.is_changed(update.parameter)
+            is_changed = states.is_changed
             is_alone = is_changed or gradient is not update.gradient
             if is_alone:  # one copy of a gradient at a time; and masters that are made again are in memory for the update
                 self._step(steps, found)
@@ -52,13 +52,13 @@ class StagedUpdate:
 
     def __init__(self, device: torch.device, tile_elements: int, workers: Workers) -> None:
         self._workers = workers
-        self._parameter = torch.empty(tile_elements, dtype=torch.float32, pin_memory=device.type == "cuda")
+        self._parameter = torch.empty(tile_elements, dtype=torch.float32, device="cpu", pin_memory=device.type == "cuda")
         self._gradient = torch.empty_like(self._parameter, pin_memory=device.type == "cuda")
 
     def run(self, updates: Sequence[Update], found: list[tuple[Update, int]]) -> None:
         """As HostUpdate.run()."""
         for update in updates:
-            if update.states.is_changed(update.parameter):
+            if update.states.is_changed:
                 update.states.take_over(update.parameter, self._workers)
             flat, gradient = flat_of(update.parameter), flat_of(update.ready_gradient())
             for tile, part in update.states.parts:

@@ -11,6 +11,7 @@ from .. import Runtime, Workers
 from .._core import TileState, _checksum
 from ..errors import FailedState
 from .arguments import refuse
+from .moves import Place, parked, place_of
 
 dtype_names = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _automatic = {torch.float32: "moments", torch.bfloat16: "split", torch.float16: "fp32"}
@@ -63,6 +64,8 @@ def format_of(parameter: torch.Tensor, given: str | dict[torch.dtype, str], name
     if not is_in_memory(local_of(parameter)):
         refuse("its elements share memory", name, wanted="memory for each", got="an expanded tensor, or one of a sharded or a "
                "parked module", advice="clone() it; model.step() of a sharded module updates its parameters; unpark() a parked one")
+    if local_of(parameter).is_neg():
+        refuse("its memory has other values: the negative bit is set", name, advice="p.data = p.data.resolve_neg()")
     if not is_dense(local_of(parameter)):
         refuse("its memory is not contiguous", name, got=f"strides {local_of(parameter).stride()}",
                advice="p.data = p.data.contiguous()")
@@ -76,6 +79,11 @@ def format_of(parameter: torch.Tensor, given: str | dict[torch.dtype, str], name
     return chosen
 
 
+def new_count(steps: int = 0) -> torch.Tensor:
+    """A number of steps, as _set_counts() writes it: in host memory, whatever PyTorch's defaults are."""
+    return torch.tensor(float(steps), dtype=torch.float32, device="cpu")
+
+
 class OffloadedStates:
     """The states of a parameter, one TileState for each of its tiles.
 
@@ -83,7 +91,7 @@ class OffloadedStates:
     in_memory: which of them stay in memory. paths: where the runtime's files are."""
 
     __slots__ = ("name", "parameter", "format", "completed", "paths", "is_distributed", "has_master", "tiles", "parts",
-                 "count_address", "_shape", "_dtype", "_is_contiguous", "_seen", "_loaded", "_count")  # nearer than in a dictionary
+                 "follows_parameter", "count_address", "_shape", "_dtype", "_is_contiguous", "_seen", "_loaded", "_count")  # nearer than in a dictionary
 
     def __init__(self, runtime: Runtime, name: str, parameter: torch.Tensor, format: str, tiles: list[int],
                  first_element: int, in_memory: list[bool], paths: list) -> None:
@@ -95,11 +103,13 @@ class OffloadedStates:
         local = local_of(parameter)
         self.is_distributed = local is not parameter
         self._shape, self._dtype, self._is_contiguous = local.shape, local.dtype, local.is_contiguous()
-        self._seen = None  # of the parameter after the last update
+        self._seen: Place | None = None  # of the parameter after the last update
         self._loaded: list[int] | None = None  # checksums of its tiles as masters were loaded, until the next update
-        self._count = torch.zeros(())
+        self._count = new_count()
         self.count_address = self._count.data_ptr()
-        self.has_master = format not in ("moments", "moments_bf16") and parameter.dtype != torch.float32
+        self.follows_parameter = format not in ("moments", "moments_bf16")
+        """Whether the states have a copy of the master, or the part of it that the parameter lacks."""
+        self.has_master = self.follows_parameter and parameter.dtype != torch.float32
         """Whether the states have more of the master than the parameter."""
         self.tiles = []
         for elements, stays in zip(tiles, in_memory):
@@ -119,6 +129,8 @@ class OffloadedStates:
 
     def check_parameter(self, parameter: torch.Tensor) -> None:
         """Raises InvalidArgument."""
+        if id(self.parameter) in parked:
+            refuse("it is parked", self.name, advice="unpark() the module before the step", kind=FailedState)
         if not self.are_of(parameter):
             refuse("the parameter is not the one that its states were made for", self.name,
                    wanted=f"shape {tuple(self._shape)}, {self._dtype}", got=f"{tuple(parameter.shape)}, {parameter.dtype}, strides {parameter.stride()}",
@@ -128,7 +140,7 @@ class OffloadedStates:
         """Returns whether an update takes the gradient as it is. Raises InvalidArgument for what cannot be updated."""
         if gradient.shape == self._shape == parameter.shape and gradient.dtype is self._dtype is parameter.dtype \
                 and self._is_contiguous and parameter.is_contiguous() and gradient.layout is torch.strided \
-                and gradient.is_contiguous() and (parameter.is_cpu and gradient.is_cpu or gradient.device == parameter.device):
+                and gradient.is_contiguous() and not gradient.is_neg() and (parameter.is_cpu and gradient.is_cpu or gradient.device == parameter.device):
             return True  # as nearly all are
         self.check_parameter(parameter)
         if not is_dense(parameter):
@@ -144,21 +156,22 @@ class OffloadedStates:
             refuse("its gradient is on another device", self.name, wanted=str(parameter.device), got=str(gradient.device))
         return False
 
-    def remember(self, address: int, version: int) -> None:
+    def remember(self) -> None:
         """Notes the parameter as it is: an update writes it where PyTorch does not count. For is_changed()."""
-        self._seen = (address, version)
+        self._seen = place_of(local_of(self.parameter))
 
-    def is_changed(self, parameter: torch.Tensor) -> bool:
+    @property
+    def is_changed(self) -> bool:
         """Whether masters are to be made of the parameter again, since it has changed after the last update: a part of
         the old master does not fit another value."""
-        return self.has_master and self._seen != (parameter.data_ptr(), parameter._version) and self.completed > 0 \
+        return self.follows_parameter and self._seen is not None and self._seen != place_of(local_of(self.parameter)) \
             and not self.are_torn
 
     def note_loaded(self, parameter: torch.Tensor) -> None:
         """That the masters and the parameter are those of a state dictionary. A model that loads the same weights after
         that keeps the masters."""
         self._loaded = self._checksums(parameter) if self.has_master else None
-        self.remember(parameter.data_ptr(), parameter._version)
+        self.remember()
 
     def _checksums(self, parameter: torch.Tensor) -> list[int]:
         flat = flat_of(parameter)
@@ -168,29 +181,29 @@ class OffloadedStates:
     def take_over(self, parameter: torch.Tensor, workers: Workers) -> None:
         """Makes masters of their own of the parameter, unless it has the values with which they were loaded."""
         if self._loaded is not None and self._loaded == self._checksums(parameter):
-            self.remember(parameter.data_ptr(), parameter._version)
+            self.remember()
             return
         flat = flat_of(parameter)
         for tile, part in self.parts:
             on_host = flat[part] if is_on_host(flat) else flat[part].cpu()
-            moments = [torch.empty(tile.elements, dtype=torch.float32) for _ in range(2)]
+            moments = [torch.empty(tile.elements, dtype=torch.float32, device="cpu") for _ in range(2)]
             for kind, values in zip(("first_moment", "second_moment"), moments):
                 tile.read(kind, on_host.data_ptr(), values.data_ptr())
             master = on_host.to(torch.float32, copy=True)
             tile.restore(on_host.data_ptr(), master.data_ptr(), moments[0].data_ptr(), moments[1].data_ptr(),
                          tile.completed, workers)
         self._loaded = None
-        self.remember(parameter.data_ptr(), parameter._version)
+        self.remember()
 
     def count_in(self, state: dict) -> None:
         """Makes "step" of Optimizer.state the tensor at `count_address`."""
         if state.get("step") is not self._count:
-            self._count = state["step"] = torch.zeros(())
+            self._count = state["step"] = new_count()
             self.count_address = self._count.data_ptr()
 
     def reset(self) -> None:
         """Makes them as they were before the first step."""
-        self.completed, self._loaded = 0, None
+        self.completed, self._loaded, self._seen = 0, None, None
         for tile in self.tiles:
             tile.reset()
 
@@ -220,7 +233,7 @@ class Update:
         gradient = self.gradient
         if gradient.dtype not in dtype_names:
             gradient = gradient.float()
-        return in_order_of(self.parameter, gradient)
+        return in_order_of(self.parameter, gradient.resolve_neg())
 
     @property
     def is_complete(self) -> bool:
@@ -230,9 +243,9 @@ class Update:
         """That it is complete."""
         states = self.states
         states.completed = self.number
-        if states.has_master:
+        if states.follows_parameter:
             states._loaded = None
-            states.remember(self._address, self.parameter._version)
+            states.remember()
 
     def check_memory(self) -> None:
         """Raises FailedState if the parameter has got other memory meanwhile: the update has changed the former one."""

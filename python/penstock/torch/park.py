@@ -6,7 +6,6 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
-import weakref
 from collections.abc import Iterator
 
 import torch
@@ -14,37 +13,58 @@ import torch
 from .. import Store, errors
 from ..array_bytes import ArrayType
 from ..errors import FailedState, NotFound, Unsupported
+from .moves import Place, note_move, parked, place_of
 from .sharding_hooks import Parameters
 
 _refuse = functools.partial(errors.refuse, "penstock.torch.park")
-_parked: set[int] = set()  # ids of tensors, which a Parked keeps
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class _Memory:
-    """One storage, and the tensors of the module that are views of it."""
+    """One storage, and the tensors of the module that are views of it. An interrupted call may be repeated."""
 
     name: str
-    storage: torch.UntypedStorage | None
+    storage: torch.UntypedStorage | None  # None while it is parked
     nbytes: int
     device: torch.device
     tensors: list[torch.Tensor] = dataclasses.field(default_factory=list)
     views: list[tuple] = dataclasses.field(default_factory=list)
     absent: list[torch.Tensor] = dataclasses.field(default_factory=list)  # what they have while they are parked
+    places: list[Place] = dataclasses.field(default_factory=list)  # where they were
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        value = torch.nan if tensor.is_floating_point() or tensor.is_complex() else 0
+        try:
+            with _mode_of(tensor):
+                absent = tensor.detach().new_full((), value).expand(tensor.shape)
+        except (NotImplementedError, RuntimeError) as error:
+            _refuse("PyTorch makes no values of its type", name, got=f"{tensor.dtype} ({str(error).splitlines()[0]})",
+                    kind=Unsupported)
+        self.tensors.append(tensor)
+        self.views.append((tensor.storage_offset(), tensor.size(), tensor.stride()))
+        self.absent.append(absent)
+        self.places.append(place_of(tensor))
 
     def take_from_tensors(self) -> None:
-        for tensor in self.tensors:
-            self.views.append((tensor.storage_offset(), tensor.size(), tensor.stride()))
-            value = torch.nan if tensor.is_floating_point() or tensor.is_complex() else 0
-            self.absent.append(tensor.detach().new_full((), value).expand(tensor.shape))
-            tensor.data = self.absent[-1]
-            _parked.add(id(tensor))
-        self.storage = None
+        """They keep the storage until it is None."""
+        for tensor, absent in zip(self.tensors, self.absent):
+            with _mode_of(tensor):
+                tensor.data = absent
 
-    def give_to_tensors(self, storage: torch.UntypedStorage) -> None:
-        for tensor, view in zip(self.tensors, self.views):
-            tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage, *view)
-            _parked.discard(id(tensor))
+    def give_to_tensors(self, values_are_the_same: bool = True) -> None:
+        for tensor, view, place in zip(self.tensors, self.views, self.places):
+            with _mode_of(tensor):
+                tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(self.storage, *view)
+            if values_are_the_same:
+                note_move(tensor, place)
+
+    def first_changed(self) -> torch.Tensor | None:
+        """A tensor that another has given memory while it was parked."""
+        own = {absent.data_ptr() for absent in self.absent}
+        for tensor in self.tensors:
+            if tensor.data_ptr() not in own and (self.storage is None or tensor.untyped_storage().data_ptr() != self.storage.data_ptr()):
+                return tensor
+        return None
 
 
 class Parked:
@@ -58,51 +78,65 @@ class Parked:
         try:
             for memory in memories:
                 room += memory.nbytes
-                store._put(memory.name, torch.empty(0, dtype=torch.uint8, device=memory.device).set_(memory.storage), room)
                 self._memories.append(memory)
+                with torch.inference_mode(memory.tensors[0].is_inference()):
+                    flat = torch.empty(0, dtype=torch.uint8, device=memory.device).set_(memory.storage)
+                    store._put(memory.name, flat, room)
+            for memory in memories:
+                memory.take_from_tensors()
+                parked.update((id(one), self) for one in memory.tensors)
+            for memory in memories:
+                memory.storage = None
         except BaseException:
-            for memory in self._memories:  # all tensors have their memory still
-                store.remove(memory.name)
+            self._get_all()
             raise
-        for memory in memories:
-            memory.take_from_tensors()
-        weakref.finalize(self, _parked.difference_update, [id(one) for memory in memories for one in memory.tensors])
         _empty_caches({memory.device.type for memory in memories})
 
     def unpark(self) -> None:
         """Gives the tensors memory and their values again, and removes them from the store. Raises FailedState for a
         tensor that has got other memory meanwhile, and changes nothing then. Raises NotFound for one whose values were
-        removed from the store, when all others have theirs. Raises NoSpace, RuntimeError where a device
-        has no room, and what Store.get() raises: some tensors have their values then, and it can be called again."""
+        removed from the store, when all others have theirs: it has memory, and its values are NaN (or 0). Raises NoSpace,
+        RuntimeError where a device has no room, and what Store.get() raises: some tensors have their values then, and it
+        can be called again, as after an interrupt."""
         for memory in self._memories:
-            self._check_absent(memory)
-        missing = [memory for memory in self._memories if memory.name not in self._store]
-        self._memories = [memory for memory in self._memories if memory.name in self._store]
-        try:
-            self._get_all()
-        finally:
-            self._memories += missing
-        if missing:
-            _refuse("its values were removed from the store", missing[0].name, advice="load them into the module; all others "
-                    "have their values", kind=NotFound)
+            changed = memory.first_changed()
+            if changed is not None:
+                _refuse("a tensor of it has got other memory while it was parked", memory.name,
+                        wanted="what park() has left", got=f"shape {tuple(changed.shape)}, strides {changed.stride()}",
+                        advice="its values are in the store under this name", kind=FailedState)
+        lost = [memory for memory in self._memories if memory.storage is None and memory.name not in self._store]
+        for memory in lost:
+            absent = [one.detach().clone() for one in memory.tensors]
+            memory.storage = _new_memory(memory).untyped_storage()
+            memory.give_to_tensors(values_are_the_same=False)
+            for tensor, values in zip(memory.tensors, absent):
+                with _mode_of(tensor):
+                    tensor.detach().copy_(values)
+            self._end(memory)
+        self._get_all()
+        if lost:
+            _refuse("its values were removed from the store", lost[0].name, got="NaN, or 0", advice="load them into the module; "
+                    "all others have their values", kind=NotFound)
 
     def _get_all(self) -> None:
-        with contextlib.closing(_new_memories(self._memories[:])) as flats:
-            for flat in flats:
+        with contextlib.closing(_new_memories([memory for memory in self._memories if memory.storage is None])) as flats:
+            while self._memories:
                 memory = self._memories[0]
-                self._store.get(memory.name, into=flat)
-                memory.give_to_tensors(flat.untyped_storage())
-                self._store.remove(memory.name)
-                del self._memories[0]
-                self._store.prefetch(*(coming.name for coming in self._memories[:2]))
+                if memory.storage is None:
+                    flat = next(flats)
+                    self._store.get(memory.name, into=flat)
+                    memory.storage = flat.untyped_storage()
+                memory.give_to_tensors()
+                if memory.name in self._store:
+                    self._store.remove(memory.name)
+                self._end(memory)
+                self._store.prefetch(*(coming.name for coming in self._memories[:2] if coming.name in self._store))
 
-    @staticmethod
-    def _check_absent(memory: _Memory) -> None:
-        for tensor, absent in zip(memory.tensors, memory.absent):
-            if tensor.data_ptr() != absent.data_ptr():
-                _refuse("a tensor of it has got other memory while it was parked", memory.name,
-                        wanted="what park() has left", got=f"shape {tuple(tensor.shape)}, strides {tensor.stride()}",
-                        advice="its values are in the store under this name", kind=FailedState)
+    def _end(self, memory: _Memory) -> None:
+        for tensor in memory.tensors:
+            if parked.get(id(tensor)) is self:
+                del parked[id(tensor)]
+        self._memories.remove(memory)
 
     def __enter__(self) -> Parked:
         return self
@@ -117,7 +151,8 @@ def park(module: torch.nn.Module, store: Store, prefix: str = "") -> Parked:
     The tensors stay the same objects, with their shapes, and their values are NaN (or 0) until Parked.unpark(); tied and
     shared ones are parked once. Their bytes are in the store's host memory or on its drives, verified when they come
     back. The memory is free unless another tensor is a view of it: keep none. prefix: of their names in the store, for
-    several modules in one.
+    several modules in one. Keep what it returns: without it the values are in the store alone. A penstock.torch.AdamW of
+    the parameters goes on after unpark() with the same bits.
 
         with penstock.torch.park(model, store):
             …                                     # another program has the memory
@@ -133,19 +168,21 @@ def park(module: torch.nn.Module, store: Store, prefix: str = "") -> Parked:
     memories: dict[int, _Memory] = {}
     seen = set()
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if torch.nn.parameter.is_lazy(tensor):
+            _refuse("it has no shape yet", name, advice="call the module once before", kind=Unsupported)
         if hasattr(tensor, "to_local") or tensor.layout != torch.strided or tensor.device.type == "meta":
             _refuse("it has no memory of its own", name, wanted="a dense tensor",
                     got=f"{type(tensor).__name__}, {tensor.layout}, on {tensor.device}", kind=Unsupported)
         if tensor.device.type == "cpu" and tensor.is_shared():
             _refuse("other processes share its memory", name, advice="p.data = p.data.clone()", kind=Unsupported)
-        if id(tensor) in _parked:
+        if id(tensor) in parked:
             _refuse("it is parked already", name, advice="unpark() it first", kind=FailedState)
         storage = tensor.untyped_storage()
         if storage.nbytes() == 0 or tensor in seen:
             continue
         seen.add(tensor)
         memory = memories.setdefault(storage.data_ptr(), _Memory(f"{prefix}{name}", storage, storage.nbytes(), tensor.device))
-        memory.tensors.append(tensor)
+        memory.add(name, tensor)
     taken = [memory.name for memory in memories.values() if memory.name in store]
     if taken:
         _refuse("the store has an array with this name", taken[0], advice="unpark what is there, or give another prefix")
@@ -179,3 +216,8 @@ def _empty_caches(kinds: set[str]) -> None:
     """PyTorch keeps freed memory of a device for itself."""
     for kind in kinds - {"cpu"}:
         getattr(torch, kind).empty_cache()
+
+
+def _mode_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager:
+    """Tensors that were made in inference mode are changed in it."""
+    return torch.inference_mode(tensor.is_inference())

@@ -25,16 +25,17 @@ class Saved:
     def __init__(self, values: dict) -> None:
         self._given_step = values.get("step")
         self.tensors = {name: values[name] for name in _names.values() if name in values}
+        self.others = {name: value for name, value in values.items()
+                       if name not in self.tensors and name not in ("step", "master_step", "max_exp_avg_sq")}
+        # Others carry a master along as it was, while they make steps: it is that of its own step only.
+        self._master_step = values.get("master_step", self._given_step)
         self.has_amsgrad = "max_exp_avg_sq" in values
 
     def check(self, parameter: torch.Tensor, name: str) -> None:
         """Raises InvalidArgument for states that are not of the parameter, or are no states of AdamW."""
-        try:
-            number = float(self._given_step)
-        except (TypeError, ValueError):
-            number = math.nan
+        number = _number_of(self._given_step)
         if not 0 <= number < 2**53 or number != int(number) or isinstance(self._given_step, str):
-            refuse("its number of steps is none", name, wanted="an integer, 0 or more", got=repr(self._given_step))
+            refuse("its number of steps is none", name, wanted="an integer, 0 or more", got=repr(self._given_step)[:80])
         if self.has_amsgrad:
             refuse("its states are of amsgrad, which is not supported", name, got="max_exp_avg_sq")
         for key in ("exp_avg", "exp_avg_sq"):
@@ -56,10 +57,17 @@ class Saved:
     def step(self) -> int:
         return int(float(self._given_step))
 
+    @property
+    def has_master(self) -> bool:
+        """Of this step, with all of its bits."""
+        return "master" in self.tensors and self.tensors["master"].element_size() >= 4 \
+            and _number_of(self._master_step) == self.step
+
     @staticmethod
     def _check_values(key: str, tensor: torch.Tensor, name: str) -> None:
         lowest = 0.0 if key == "exp_avg_sq" else -math.inf
         for part in tensor.reshape(-1).split(1 << 22):
+            part = part.float() if part.element_size() < 2 else part
             smallest, largest = (value.item() for value in torch.aminmax(part)) if part.numel() else (0.0, 0.0)
             if math.isfinite(smallest) and math.isfinite(largest) and smallest >= lowest:
                 continue
@@ -68,19 +76,33 @@ class Saved:
                    got=f"{smallest:g} to {largest:g}", advice="load an earlier checkpoint")
 
 
+def _number_of(given) -> float:
+    try:
+        return float(given)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return math.nan
+
+
 def wrap_state_dict(_, state_dict: dict) -> dict:
     """A hook before Optimizer.load_state_dict()."""
     for key in ("state", "param_groups"):
         if key not in state_dict:
             refuse(f"it has no {key}", "the state dictionary", wanted="what state_dict() returns",
                    got=", ".join(map(str, state_dict)) or "nothing")
+    for key, kind in (("state", dict), ("param_groups", (list, tuple))):
+        if not isinstance(state_dict[key], kind):
+            refuse(f"its {key} is something else", "the state dictionary", wanted="what state_dict() returns",
+                   got=type(state_dict[key]).__name__)
+    for one in (*state_dict["param_groups"], *state_dict["state"].values()):
+        if not isinstance(one, dict):
+            refuse("a group of it, or the state of a parameter, is no dictionary", "the state dictionary",
+                   wanted="what state_dict() returns", got=type(one).__name__)
     known = {number for group in state_dict["param_groups"] for number in group.get("params", ())}
     for number in state_dict["state"]:
         if number not in known:
             refuse("it has states of a parameter that is in none of its groups", "the state dictionary",
                    wanted="what state_dict() returns", got=f"state[{number!r}]")
-    state = {key: Saved(values) if isinstance(values, dict) else values for key, values in state_dict["state"].items()}
-    return {**state_dict, "state": state}
+    return {**state_dict, "state": {key: Saved(values) for key, values in state_dict["state"].items()}}
 
 
 def restore(saved: Saved, parameter: torch.Tensor, states: OffloadedStates, workers: Workers) -> None:
@@ -88,8 +110,7 @@ def restore(saved: Saved, parameter: torch.Tensor, states: OffloadedStates, work
     local = local_of(parameter.detach())
     flat = flat_of(local)
     sources = {name: flat_of(in_order_of(local, local_of(tensor.detach()))) for name, tensor in saved.tensors.items()}
-    # torch's AdamW carries masters along as they were, in the parameter's type: they are not those of its steps.
-    if not states.has_master or "master" not in sources or sources["master"].element_size() < 4:
+    if not states.has_master or not saved.has_master:
         sources["master"] = flat
     for tile, part in states.parts:
         values = {name: tensor[part].to("cpu", torch.float32, copy=True) for name, tensor in sources.items()}
@@ -109,12 +130,16 @@ def fill_state_dict(optimizer, state_dict: dict) -> None:
         parameters.update(zip(packed["params"], group["params"]))
     for index, values in list(state_dict["state"].items()):
         parameter = parameters[index]
-        states = optimizer._states[parameter]
+        states = optimizer._states.get(parameter)
+        if states is None or "step" not in values:  # the caller's own
+            continue
         states.check_parameter(local_of(parameter))
-        filled = {"step": values["step"].clone()}
+        filled = {**values, "step": values["step"].clone()}
         kinds = ("first_moment", "second_moment") + (("master",) if states.has_master else ())
         for kind in kinds:
             filled[_names[kind]] = _like(parameter, _read(states, parameter, kind))
+        if states.has_master:
+            filled["master_step"] = values["step"].clone()
         state_dict["state"][index] = filled
 
 
@@ -138,7 +163,7 @@ def _like(parameter: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 def _new_values(elements: int, paths: list) -> torch.Tensor:
     """In memory, or in a file without a name."""
     if not paths or elements == 0:
-        return torch.empty(elements, dtype=torch.float32)
+        return torch.empty(elements, dtype=torch.float32, device="cpu")
     directory = paths[0].directory if isinstance(paths[0], Path) else paths[0]
     nbytes = 4 * elements
     try:

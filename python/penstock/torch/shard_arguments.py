@@ -8,13 +8,13 @@ import json
 import math
 import numbers
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
 from .. import errors
 from .._core import Layout, ProcessGroup
-from ..errors import InvalidConfig, Unsupported
+from ..errors import InvalidArgument, InvalidConfig, IoFailed, NotFound, PermissionDenied, Unsupported
 from .offloaded_states import dtype_names, is_in_memory
 from .sharding_hooks import Parameters
 from .units import Part
@@ -29,12 +29,14 @@ def dtype_of(effective: dict) -> torch.dtype:
     return torch.float32
 
 
-def check(module: torch.nn.Module, whole: Sequence[type]) -> None:
+def check(module: torch.nn.Module, whole: Iterable[type]) -> tuple[type, ...]:
+    """Returns `whole`."""
     if not isinstance(module, torch.nn.Module):
         refuse("it is no module", "module", wanted="a torch.nn.Module", got=type(module).__name__)
-    if isinstance(whole, type) or not all(isinstance(one, type) for one in whole):
+    classes = tuple(whole) if isinstance(whole, Iterable) and not isinstance(whole, type) else (None,)
+    if not all(isinstance(one, type) for one in classes):
         refuse("it has something else than classes", "whole", wanted="a sequence of classes", got=repr(whole))
-    for kind in whole:
+    for kind in classes:
         if not any(isinstance(one, kind) for one in module.modules()):
             refuse("the module has none of this class", "whole", wanted="classes of its modules", got=kind.__qualname__)
     if any(isinstance(one._parameters, Parameters) for one in module.modules()):
@@ -56,6 +58,18 @@ def check(module: torch.nn.Module, whole: Sequence[type]) -> None:
             refuse("it has no elements", name, kind=Unsupported)
         if parameter.grad is not None:
             refuse("it has a gradient already", name, advice="call zero_grad() before")
+    return classes
+
+
+def check_integer(operation: str, name: str, given, least: int, most: int) -> None:
+    if not isinstance(given, numbers.Integral) or isinstance(given, bool) or not least <= given <= most:
+        errors.refuse(operation, "it is out of its range", name, wanted=f"an integer, {least} to {most}", got=repr(given))
+
+
+def directory_of(given: str | bytes | os.PathLike) -> str:
+    if not isinstance(given, (str, bytes, os.PathLike)) or not os.fspath(given):
+        refuse("it names no directory", "directory", wanted="a path", got=repr(given))
+    return os.fsdecode(given)
 
 
 def is_finite(given) -> bool:
@@ -68,12 +82,18 @@ def text_of(config: str | os.PathLike | dict) -> tuple[str, str]:
     if not isinstance(config, (str, os.PathLike, dict)):
         refuse("it is no configuration", "config", wanted="a path or a dictionary", got=type(config).__name__)
     if not isinstance(config, dict):
-        with open(config, encoding="utf-8") as file:
-            try:
-                return file.read(), os.fspath(config)
-            except UnicodeDecodeError as error:
-                refuse("it is no text in UTF-8", os.fspath(config), wanted="a ds_config.json",
-                       got=f"the byte 0x{error.object[error.start]:02x} at {error.start}", kind=InvalidConfig)
+        name = os.fspath(config)
+        try:
+            with open(name, encoding="utf-8") as file:
+                return file.read(), name
+        except UnicodeDecodeError as error:
+            refuse("it is no text in UTF-8", name, wanted="a ds_config.json",
+                   got=f"the byte 0x{error.object[error.start]:02x} at {error.start}", kind=InvalidConfig)
+        except OSError as error:
+            kinds = {FileNotFoundError: NotFound, PermissionError: PermissionDenied, IsADirectoryError: InvalidArgument}
+            refuse(error.strerror, name, wanted="a ds_config.json", kind=kinds.get(type(error), IoFailed))
+        except ValueError as error:
+            refuse(str(error), repr(name), wanted="a path")
     try:
         return json.dumps(config), "the dictionary"
     except ValueError as error:
@@ -121,9 +141,11 @@ def check_ranks(module: torch.nn.Module, group: ProcessGroup | None) -> None:
 
 
 def layout_of(parts: list[Part], weight_decay_of: Callable[[str, torch.nn.Parameter], float | None] | None) -> Layout:
-    layout, groups = Layout(), {}
+    layout, groups, root = Layout(), {}, "root"  # the unit of parameters that the module itself has
+    while any(f"{part.name}.".startswith(f"{root}.") for part in parts):
+        root += "_"
     for part in parts:
-        unit = layout.add_unit((part.name or "root") + ("+frozen" if part.is_frozen else ""))
+        unit = layout.add_unit((part.name or root) + ("+frozen" if part.is_frozen else ""))
         for name, parameter in part.parameters:
             decay = None if part.is_frozen or weight_decay_of is None else weight_decay_of(name, parameter)
             if decay is not None and not is_finite(decay):

@@ -20,7 +20,9 @@ from . import trainer_state
 from .failed_backward import free_what_it_left
 from .gathering import Gathering
 from .offloaded_states import dtype_names
-from .shard_arguments import check, check_ranks, convert, dtype_of, is_finite, layout_of, refuse
+from .shard_arguments import (check, check_integer, check_ranks, convert, directory_of, dtype_of, is_finite, layout_of,
+                              refuse)
+from .sharding_guards import Guards, refuse_state_dict
 from .sharding_hooks import Hook, Parameters
 from .units import Part, Unit, divide
 
@@ -57,15 +59,16 @@ class Sharded(torch.nn.Module):
         self.last_step: dict = {}
         """What the last step() has found: "updated", "gradient_norm", "learning_rate", and so on."""
         self._micro_batches = 0  # of this step, whose backward has ended
-        self._is_in_step = self._is_in_backward = self._has_failed = self._is_closed = False
+        self._is_in_step = self._is_in_backward = self._is_closed = False
+        self._failure: tuple[str, str] | None = None  # what has failed, and what to do
         self._has_gradient = False  # in this backward
         self._in_gathered = 0
         self._graph_task = -1  # of the backward; reentrant checkpoints have others
         self._calls: list[tuple[torch.nn.Module, list[Unit]]] = []  # modules in their forward, the innermost last
         self._units_of: dict[torch.nn.Module, list[Unit]] = {}  # that are gathered for its forward
         self._unit_of: dict[torch.nn.Parameter, Unit] = {}
-        check(module, whole)
-        parts = divide(module, whole)
+        self._guards = Guards(self._unit_of)
+        parts = divide(module, check(module, whole))
         self._began = time.monotonic()
         self._engine = Engine(config, layout_of(parts, weight_decay_of), group)
         self._gathering = Gathering(self._engine)
@@ -102,21 +105,19 @@ class Sharded(torch.nn.Module):
     def forward(self, *args, **kwargs):
         """That of the module. With gradients it begins a step, or the next micro-batch of it."""
         self._check_whole("forward()")
-        for parameter, unit in self._unit_of.items():
-            if parameter.requires_grad == unit.is_frozen:
-                refuse("requires_grad was changed after shard()", unit.name_of(parameter), wanted=str(not unit.is_frozen),
-                        got=str(parameter.requires_grad), advice="shard the module again")
+        self._guards.check_trained()
         if torch.is_grad_enabled() and not self._is_in_step and not self._is_in_backward:
-            self._check_parameters()
+            self._guards.check_present(self.module)
+            for unit in self._units:
+                unit.drop_gradients()
             self._engine.begin_step(self.gradient_accumulation_steps, self.learning_rate)
             self._is_in_step = True
         depth = len(self._calls)
         try:
             with self._gathering.saving():
-                return self.module(*args, **kwargs)
+                return self._gathering.of_this_update(self.module(*args, **kwargs))
         except BaseException:  # PyTorch calls no hooks for KeyboardInterrupt
-            while len(self._calls) > depth:
-                self._leave()
+            self._leave_calls(depth)
             raise
 
     @_by_one_thread
@@ -150,7 +151,7 @@ class Sharded(torch.nn.Module):
                 unit.end_micro_batch()
             self._gathering.release_unused(*self._units)
         except BaseException:
-            self._has_failed = True
+            self._failure = "a backward has failed", "call abandon_step(), on all ranks"
             free_what_it_left()
             raise
         finally:
@@ -181,16 +182,17 @@ class Sharded(torch.nn.Module):
         for unit in self._units:
             unit.users = 0
             unit.end_micro_batch()
+            unit.drop_gradients()
         self._micro_batches = 0
-        self._is_in_step = self._is_in_backward = self._has_failed = False
+        self._is_in_step = self._is_in_backward = False
+        self._failure = None
         self._gathering.note_update()  # no backward of earlier forwards
         self._gathering.leave(*self._units)
         self._engine.abandon_step(cause)
 
     def state_dict(self, *args, **kwargs):
         """Refused: the parameters are elsewhere. `with model.gathered() as module: module.state_dict()`."""
-        refuse("its parameters have no values outside of the forward", "state_dict()",
-                advice="with model.gathered() as module: module.state_dict(); or save_checkpoint()", kind=Unsupported)
+        refuse_state_dict()
 
     def load_state_dict(self, *args, **kwargs):
         """Refused: what is in the parameters is lost when they leave. Load before shard(), or load_checkpoint()."""
@@ -216,11 +218,13 @@ class Sharded(torch.nn.Module):
             for unit in self._units:
                 self._gathering.gather(unit)
             yield self.module
-        finally:
+        except BaseException:
             self._in_gathered -= 1
-            for unit in self._units:
-                unit.users -= 1
-            self._gathering.release_unused(*self._units)
+            self._leave_calls(len(self._calls))
+            raise
+        self._in_gathered -= 1
+        self._count_users()
+        self._gathering.release_unused(*self._units)
 
     @property
     def completed_steps(self) -> int:
@@ -252,20 +256,22 @@ class Sharded(torch.nn.Module):
         """Makes the run durable as of the last step, with an object of the trainer (tensors, numbers, text, and lists and
         dictionaries of them), and the module's buffers. Needs penstock.durable_directory of the configuration: shard() goes on from the last commit that is there.
         See docs/checkpoints.md."""
-        self._check_open("commit()")
+        self._check_between_steps("commit()")
         self._engine.commit(trainer_state.to_bytes(self.module, client))
 
     def save_checkpoint(self, directory: str | os.PathLike, client=None, keep: int = 0) -> str:
         """Commits, and copies the commit to a new subdirectory, whose path it returns. Needs penstock.durable_directory of the
         configuration, as commit(). keep: how many checkpoints of this run stay there; 0: all."""
-        self._check_open("save_checkpoint()")
-        return self._engine.save_checkpoint(os.fspath(directory), trainer_state.to_bytes(self.module, client), keep)
+        self._check_between_steps("save_checkpoint()")
+        check_integer("save_checkpoint()", "keep", keep, 0, (1 << 32) - 1)
+        return self._engine.save_checkpoint(directory_of(directory), trainer_state.to_bytes(self.module, client), keep)
 
     def load_checkpoint(self, directory: str | os.PathLike):
-        """Sets all values to those of a checkpoint. Returns (step, client)."""
-        self._check_open("load_checkpoint()")
+        """Sets all values to those of a checkpoint. Returns (step, client). Raises FailedState for one of a module with other
+        buffers: the parameters are those of the checkpoint then, and another one is to be loaded."""
+        self._check_between_steps("load_checkpoint()")
         self._check_not_gathered("load_checkpoint()")
-        return self._take(self._engine.load_checkpoint(os.fspath(directory)))
+        return self._take(self._engine.load_checkpoint(directory_of(directory)))
 
     def close(self) -> None:
         """Frees the memory and the space on the drives. The module's parameters have no values then."""
@@ -290,11 +296,11 @@ class Sharded(torch.nn.Module):
         for one in self.module.modules():
             if next(one.parameters(), None) is not None:
                 one._parameters = Parameters(one._parameters, Hook(self, "_note_access"),
-                                             Hook(self, "_before_copy", is_needed=True))
+                                             Hook(self._guards, "before_copy", is_needed=True))
                 one.register_forward_pre_hook(Hook(self, "_before_forward", is_needed=True), prepend=True)
                 one.register_forward_hook(Hook(self, "_after_forward"), always_call=True)
-                one.register_state_dict_pre_hook(Hook(self, "_before_state_dict"))
-        of_all_optimizers = register_optimizer_step_pre_hook(Hook(self, "_before_optimizer"))
+                one.register_state_dict_pre_hook(Hook(self._guards, "before_state_dict"))
+        of_all_optimizers = register_optimizer_step_pre_hook(Hook(self._guards, "before_optimizer"))
         self._optimizer_hook = weakref.finalize(self, of_all_optimizers.remove)
 
     def _before_forward(self, module: torch.nn.Module, args) -> None:
@@ -309,6 +315,21 @@ class Sharded(torch.nn.Module):
     def _after_forward(self, module: torch.nn.Module, args, output) -> None:
         if self._calls and self._calls[-1][0] is module:  # else a hook before ours has failed
             self._leave()
+
+    def _leave_calls(self, depth: int) -> None:
+        """Leaves those after the first `depth`, where an exception passes, which matters more than changes that are lost."""
+        del self._calls[depth:]
+        self._count_users()
+        with contextlib.suppress(FailedState):
+            self._gathering.release_unused(*self._units)
+
+    def _count_users(self) -> None:
+        """Again: an interrupt may have come while a module was entered or left."""
+        for unit in self._units:
+            unit.users = self._in_gathered
+        for _, units in self._calls:
+            for unit in units:
+                unit.users += 1
 
     def _leave(self) -> None:
         _, units = self._calls.pop()
@@ -327,26 +348,6 @@ class Sharded(torch.nn.Module):
         units.append(unit)
         unit.users += 1
         self._gathering.gather(unit)
-
-    def _before_state_dict(self, module: torch.nn.Module, *_) -> None:
-        if any(not self._unit_of[one].is_gathered for one in module.parameters(recurse=False) if one in self._unit_of):
-            self.state_dict()
-
-    def _before_copy(self, parameters: dict[str, torch.nn.Parameter | None]) -> None:
-        for parameter in parameters.values():
-            if parameter in self._unit_of and not self._unit_of[parameter].is_gathered:
-                refuse("it has no values outside of the forward", self._unit_of[parameter].name_of(parameter),
-                       wanted="a copy of the module within gathered()",
-                       advice="with model.gathered() as module: copy.deepcopy(module)", kind=FailedState)
-
-    def _before_optimizer(self, optimizer: torch.optim.Optimizer, *_) -> None:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter in self._unit_of:
-                    unit = self._unit_of[parameter]
-                    refuse("the sharded module updates it, by the optimizer of its configuration", unit.name_of(parameter),
-                            wanted="no optimizer of it", got=f"a step of {type(optimizer).__name__}", advice="call "
-                            "model.step() alone; model.learning_rate is its learning rate", kind=FailedState)
 
     def _take_gradient(self, number: int, index: int, parameter: torch.nn.Parameter) -> None:
         unit = self._units[number]
@@ -371,29 +372,28 @@ class Sharded(torch.nn.Module):
         if self._in_gathered > 0:
             refuse("the parameters are in use", what, advice="call it after the block of gathered()", kind=FailedState)
 
-    def _check_parameters(self) -> None:
-        present = {parameter: name for name, parameter in self.module.named_parameters()}
-        for parameter, name in present.items():
-            if parameter not in self._unit_of:
-                refuse("it came into the module after shard(), and would not be trained", name,
-                       advice="change the module before shard()", kind=FailedState)
-        for parameter, unit in self._unit_of.items():
-            if parameter not in present:
-                refuse("it was taken out of the module after shard()", unit.name_of(parameter),
-                       advice="change the module before shard()", kind=FailedState)
-
     def _check_open(self, what: str) -> None:
         if self._is_closed:
             refuse("the sharded module was closed", what, advice="make the module again, and shard it", kind=FailedState)
 
     def _check_whole(self, what: str) -> None:
         self._check_open(what)
-        if self._has_failed:
-            refuse("a backward has failed", what, advice="call abandon_step(), on all ranks", kind=FailedState)
+        if self._failure is not None:
+            reason, advice = self._failure
+            refuse(reason, what, advice=advice, kind=FailedState)
+
+    def _check_between_steps(self, what: str) -> None:
+        self._check_open(what)
+        if self._micro_batches > 0:
+            refuse("a step is in progress", what, got=f"{self._micro_batches} of {self.gradient_accumulation_steps} micro-batches",
+                   advice="call it after step(), or after abandon_step()", kind=FailedState)
 
     def _take(self, resumed: dict) -> tuple:
         """Goes on as of a commit. Returns its step and the trainer's object."""
         for unit in self._units:
             unit.end_micro_batch()
         self._gathering.note_update()
-        return resumed["step"], trainer_state.from_bytes(self.module, resumed["client"])
+        self._failure = "values of a checkpoint were loaded, but not its buffers", "load_checkpoint() one of this module"
+        client = trainer_state.from_bytes(self.module, resumed["client"])
+        self._failure = None
+        return resumed["step"], client

@@ -8,6 +8,7 @@ import re
 
 import torch
 
+from ..errors import Error, FailedState, InvalidArgument
 from .shard_arguments import refuse
 
 
@@ -17,7 +18,7 @@ def to_bytes(module: torch.nn.Module, client) -> bytes:
     try:
         torch.save({"client": client, "buffers": _saved_buffers(module)}, file)
         torch.load(io.BytesIO(file.getvalue()), weights_only=True)
-    except (pickle.PickleError, AttributeError, TypeError) as error:
+    except (pickle.PickleError, AttributeError, TypeError, RecursionError) as error:
         text = re.sub(r"\x1b\[[0-9;]*m", "", str(error) or type(error).__name__)
         found = re.search(r"GLOBAL (\S+)", text)  # of what torch.load refuses
         refuse("it cannot be loaded again", "client", wanted="tensors, numbers, text, and lists and dictionaries of them",
@@ -25,19 +26,19 @@ def to_bytes(module: torch.nn.Module, client) -> bytes:
     return file.getvalue()
 
 
-def check(module: torch.nn.Module, given: bytes) -> None:
-    """Raises InvalidArgument where from_bytes() would find other buffers than the module's."""
+def check(module: torch.nn.Module, given: bytes, kind: type[Error] = InvalidArgument) -> None:
+    """Raises an error of this kind where from_bytes() would find other buffers than the module's."""
     saved = {name: tuple(values.shape) for name, values in _read(given)["buffers"].items()}
     own = {name: tuple(values.shape) for name, values in _saved_buffers(module).items()}
     for name in saved.keys() | own.keys():
         if saved.get(name) != own.get(name):
             refuse("the module and the commit have other buffers", name, wanted=f"shape {saved.get(name, 'none')}, of the commit",
-                   got=f"{own.get(name, 'none')}")
+                   got=f"{own.get(name, 'none')}", kind=kind)
 
 
 def from_bytes(module: torch.nn.Module, given: bytes):
-    """Sets the buffers, and returns the trainer's object. Raises what check() raises, before."""
-    check(module, given)
+    """Sets the buffers, and returns the trainer's object. Raises FailedState, before, for other buffers than the module's."""
+    check(module, given, FailedState)
     saved, buffers = _read(given), _saved_buffers(module)
     for name, values in saved["buffers"].items():
         buffers[name].copy_(values)

@@ -41,6 +41,7 @@ class Unit:
         self.is_late = False  # its gradient is complete at the end of the backward only
         self._gathered: _Gathered | None = None  # one object, so that an interrupt finds all of it or none
         self._shapes = [parameter.shape for _, parameter in parameters]
+        self._dtypes = [parameter.dtype for _, parameter in parameters]
         self._absent = self._set(self._new_absent())
 
     @property
@@ -57,7 +58,7 @@ class Unit:
         if self.is_gathered:
             return
         self._check_absent()
-        values = [torch.empty(shape, dtype=one.dtype) for shape, one in zip(self._shapes, self._absent.values)]
+        values = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in zip(self._shapes, self._dtypes)]
         engine.gather(self.number, [one.data_ptr() for one in values])
         self._gathered = self._set(values)
 
@@ -84,14 +85,19 @@ class Unit:
         self.saved = 0
         self.gradients = [None] * len(self.parameters)
 
+    def drop_gradients(self) -> None:
+        """What an interrupted backward has left in the parameters."""
+        for _, parameter in self.parameters:
+            parameter.grad = None
+
     def add_gradient(self, index: int, gradient: torch.Tensor) -> None:
         earlier = self.gradients[index]
-        self.gradients[index] = gradient.contiguous() if earlier is None else earlier.add_(gradient)
+        self.gradients[index] = gradient.resolve_neg().contiguous() if earlier is None else earlier.add_(gradient)
 
     def reduce(self, engine: Engine) -> None:
         """Reduces its gradients, and zeros where there is none."""
-        gradients = [gradient if gradient is not None else torch.zeros(shape, dtype=absent.dtype)
-                     for gradient, shape, absent in zip(self.gradients, self._shapes, self._absent.values)]
+        gradients = [gradient if gradient is not None else torch.zeros(shape, dtype=dtype, device="cpu")
+                     for gradient, shape, dtype in zip(self.gradients, self._shapes, self._dtypes)]
         engine.reduce(self.number, [(one.data_ptr(), one.numel(), dtype_names[one.dtype]) for one in gradients])
         self.gradients = [None] * len(self.parameters)
         self.is_reduced = True
@@ -104,8 +110,8 @@ class Unit:
                    wanted="changes by the optimizer alone", advice="change the module before shard()", kind=FailedState)
 
     def _new_absent(self) -> list[torch.Tensor]:
-        return [parameter.new_full((), torch.nan).expand(shape)
-                for (_, parameter), shape in zip(self.parameters, self._shapes)]
+        return [torch.full((), torch.nan, dtype=dtype, device="cpu").expand(shape)
+                for dtype, shape in zip(self._dtypes, self._shapes)]
 
     def _first_changed(self, noted: _Gathered) -> str | None:
         for (name, parameter), one, version, before, now in zip(self.parameters, *noted, _samples_of(noted.values)):

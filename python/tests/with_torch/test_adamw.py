@@ -903,5 +903,5 @@ def test_hyperparameters_that_are_several_numbers_or_none_are_refused():
             penstock.torch.AdamW(make_model(), **changed)
     optimizer = penstock.torch.AdamW(make_model())
     optimizer.close()
-    with pytest.raises(penstock.FailedState, match="(?s)closed.*add_param_group"):
+    with pytest.raises(penstock.FailedState, match="(?s)closed.*the optimizer"):
         optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(3))]})

@@ -168,7 +168,7 @@ def test_values_that_are_not_finite_are_warned_of(device):
     optimizer.close()
 
 
-def test_a_warning_as_an_error_repeats_nothing(device):
+def test_a_warning_as_an_error_comes_after_the_step(device):
     model = make_model()
     optimizer = penstock.torch.AdamW(model, update="cuda")
     set_gradients(model, 0)
@@ -177,8 +177,11 @@ def test_a_warning_as_an_error_repeats_nothing(device):
         warnings.simplefilter("error")
         with pytest.raises(RuntimeWarning):
             optimizer.step()
-        optimizer.step()
     assert {int(values["step"]) for values in optimizer.state_dict()["state"].values()} == {1}
+    set_gradients(model, 1)
+    with pytest.warns(RuntimeWarning):
+        optimizer.step()
+    assert {int(values["step"]) for values in optimizer.state_dict()["state"].values()} == {2}
     optimizer.close()
 
 

@@ -12,6 +12,8 @@ torch = pytest.importorskip("torch")
 import penstock  # noqa: E402
 import penstock.torch  # noqa: E402
 
+park_module = sys.modules["penstock.torch.park"]
+
 mib = 1 << 20
 
 
@@ -328,10 +330,15 @@ def test_tensors_whose_values_were_removed_do_not_keep_the_others():
     with penstock.Store(1 << 22) as store:
         parked = penstock.torch.park(model, store)
         store.remove("0.weight")
-        for _ in range(2):
-            with pytest.raises(penstock.NotFound, match="removed from the store.*0.weight"):
-                parked.unpark()
-            assert torch.equal(model[1].weight, second) and model[0].weight.isnan().all()
+        with pytest.raises(penstock.NotFound, match="(?s)removed from the store.*0.weight.*load them"):
+            parked.unpark()
+        assert torch.equal(model[1].weight, second) and model[0].weight.isnan().all()
+        model.load_state_dict({**model.state_dict(), "0.weight": second})
+        parked.unpark()
+        assert torch.equal(model[0].weight, second)
+        with penstock.torch.park(model, store):
+            pass
+        assert torch.equal(model[0].weight, second)
 
 
 def test_what_is_filled_is_named():
@@ -339,3 +346,114 @@ def test_what_is_filled_is_named():
         store.put("a", torch.ones(3))
         with pytest.raises(penstock.InvalidArgument, match="no memory: into"):
             store.get("a", into=[0] * 3)
+
+
+def test_what_is_filled_counts_as_a_change(store):
+    store.put("x", torch.full((4,), 7.0))
+    x, w = torch.ones(4), torch.ones(4, requires_grad=True)
+    product = (w * x).sum()
+    store.get("x", into=x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+    parameter = torch.nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))
+    optimizer = penstock.torch.AdamW([parameter], lr=0.1, weight_decay=0, state_format="fp32")
+    store.put("p", torch.full((4,), 7.0, dtype=torch.bfloat16))
+    for _ in range(2):
+        parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        if parameter[0] < 0:
+            store.get("p", into=parameter)
+    assert (parameter > 6.8).all()
+
+
+@pytest.mark.parametrize("function", ["give_to_tensors", "remove"])
+def test_an_unpark_that_was_interrupted_is_repeated(store, monkeypatch, function):
+    model = make_model()
+    expected = [one.detach().clone() for one in model.parameters()]
+    parked = penstock.torch.park(model, store)
+    of = park_module._Memory if function == "give_to_tensors" else penstock.Store
+    original, calls = getattr(of, function), []
+
+    def interrupted(*arguments):
+        result = original(*arguments)
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return result
+    monkeypatch.setattr(of, function, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        parked.unpark()
+    parked.unpark()
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), expected)) and len(store) == 0
+
+
+def test_a_park_that_was_interrupted_has_parked_nothing(store, monkeypatch):
+    model = make_model()
+    expected = [one.detach().clone() for one in model.parameters()]
+    of, calls = park_module._Memory, []
+    original = of.take_from_tensors
+
+    def interrupted(memory):
+        original(memory)
+        calls.append(memory)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+    monkeypatch.setattr(of, "take_from_tensors", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        penstock.torch.park(model, store)
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), expected)) and len(store) == 0
+    with penstock.torch.park(model, store):
+        assert model[0].weight.isnan().all()
+
+
+def test_a_type_that_cannot_be_absent_is_refused_before_anything_changes(store):
+    model = torch.nn.Linear(4, 4)
+    kinds = [getattr(torch, name) for name in ("float4_e2m1fn_x2", "uint4") if hasattr(torch, name)]
+    for kind in kinds:
+        model.register_buffer("b", torch.zeros(4, dtype=torch.uint8).view(kind))
+        try:
+            parked = penstock.torch.park(model, store)
+        except penstock.Unsupported as error:
+            assert "b" in str(error) and not model.weight.isnan().any() and len(store) == 0  # noqa: PT017
+        else:
+            parked.unpark()
+
+
+def test_a_module_of_inference_mode_is_parked(store):
+    with torch.inference_mode():
+        model = torch.nn.Sequential(torch.nn.Linear(600, 900), torch.nn.Linear(900, 600))
+        expected = model(torch.ones(1, 600))
+    with penstock.torch.park(model, store):
+        assert model[0].weight.isnan().all()
+    with torch.inference_mode():
+        assert torch.equal(model(torch.ones(1, 600)), expected)
+
+
+def test_a_parked_module_that_is_gone_leaves_no_trace(store):
+    for number in range(20):
+        model = torch.nn.Linear(8, 8)
+        penstock.torch.park(model, store, prefix=f"{number} ")
+        del model
+        gc.collect()
+        fresh = torch.nn.Linear(8, 8)
+        with penstock.torch.park(fresh, store, prefix="fresh "):
+            pass
+
+
+def test_what_has_no_shape_yet_is_not_parked(store):
+    with pytest.raises(penstock.Unsupported, match="no shape yet: weight"):
+        penstock.torch.park(torch.nn.LazyLinear(3), store)
+
+
+def test_a_nested_tensor_is_refused(store):
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    with pytest.raises(penstock.InvalidArgument, match="no dense tensor"):
+        store.put("a", nested)
+
+
+@pytest.mark.parametrize("elements", [4, 2 << 20])
+def test_arrays_come_back_to_host_memory_whatever_the_default_device_is(store, elements):
+    store.put("a", torch.ones(elements))
+    with torch.device("meta"):
+        values = store.get("a")
+    assert values.device.type == "cpu" and (values == 1).all()

@@ -33,7 +33,7 @@ Result<void> EngineState::check_new_run(const char* operation) const {
       .reason("the durable directory has a run, which the next commit would replace")
       .object(options_.config.penstock.durable_directories.front().string())
       .got("generation " + std::to_string(commits_->last()->generation))
-      .advice("call resume() to continue it, or name another durable directory");
+      .advice("resume from it, or name another durable directory");
 }
 
 Result<void> EngineState::check_no_commit(const char* operation) const {
