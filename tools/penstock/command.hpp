@@ -30,6 +30,7 @@ void add_schedule_command(CLI::App& config, ExitStatus& status);
 void add_export_command(CLI::App& app, ExitStatus& status);
 void add_import_command(CLI::App& app, ExitStatus& status);
 void add_inspect_command(CLI::App& app, ExitStatus& status);
+void add_simulate_command(CLI::App& app, ExitStatus& status);
 void add_tune_command(CLI::App& app, ExitStatus& status);
 void add_verify_command(CLI::App& app, ExitStatus& status);
 

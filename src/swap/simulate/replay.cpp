@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -19,10 +21,29 @@ std::array<ExtentAllocator::PathRoom, 1> disk_for(const AccessTrace& trace) {
   return {{{.capacity = bytes, .reserved = bytes}}};
 }
 
+Result<void> check(const ReplayCosts& costs) {
+  const auto refused = [](const std::string& rate, const char* wanted, double got) {
+    return Error::invalid_argument("Replay::create").object(rate).wanted(wanted).got(std::to_string(got));
+  };
+  const std::pair<const char*, double> disk[] = {
+      {"disk.read", costs.disk.read}, {"disk.write", costs.disk.write}, {"disk.mixed", costs.disk.mixed}};
+  for (const auto& [name, rate] : disk)
+    if (!(rate > 0) || !std::isfinite(rate)) return refused(name, "bytes a second, more than 0", rate);
+  for (std::size_t i = 0; i < costs.use.size(); ++i) {
+    const double rate = costs.use[i];
+    if (!(rate >= 0) || !std::isfinite(rate)) {
+      return refused("use of " + std::string(to_string(static_cast<tiers::Purpose>(i))),
+                     "bytes a second, 0 or more", rate);
+    }
+  }
+  return ok();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Replay>> Replay::create(const AccessTrace& trace, const ReplayOptions& options) {
   PENSTOCK_TRY(check_trace(trace));
+  if (options.costs) PENSTOCK_TRY(check(*options.costs));
   std::unique_ptr<Replay> replay(new Replay(trace, options));
   PENSTOCK_TRY(replay->add_tensors());
   if (options.predicted) {
@@ -36,13 +57,15 @@ Result<std::unique_ptr<Replay>> Replay::create(const AccessTrace& trace, const R
 
 Replay::Replay(const AccessTrace& trace, const ReplayOptions& options)
     : trace_(trace),
+      costs_(options.costs),
       budget_(tiers::Tier::host, options.host_budget, ledger_, alignment, options.ranges),
       extents_(disk_for(trace), alignment),
       residency_(store_, budget_, extents_, ledger_, *this,
                  {.eviction = options.eviction,
                   .reuse_distance_max = options.reuse_distance_max,
                   .lookahead = options.lookahead,
-                  .file_names = {"disk"}}) {}
+                  .file_names = {"disk"}}),
+      disk_(costs_ ? std::optional(costs_->disk) : std::nullopt) {}
 
 Result<void> Replay::add_tensors() {
   tensors_.reserve(trace_.tensors.size());
@@ -80,27 +103,34 @@ Result<void> Replay::put_on_disk(TensorId tensor) {
   return ok();
 }
 
-Result<RoundTraffic> Replay::round() {
+Result<ReplayedRound> Replay::round() {
   const auto before = ledger_.traffic();
+  const double began = disk_.now(), busy = disk_.busy();
+  round_ = {};
   for (std::size_t i = 0; i < trace_.uses.size(); ++i) {
-    const auto& [tensor, access] = trace_.uses[i];
-    if (auto used = use(tensors_[tensor], access); !used)
+    if (auto used = use(trace_.uses[i]); !used)
       return std::move(used).error().note("use  " + std::to_string(i) + " of the trace");
   }
   residency_.end_round();
   residency_.advance();
-  finish_transfers();
+  if (!costs_) finish_transfers();
   const auto after = ledger_.traffic();
-  return RoundTraffic{after.read - before.read, after.written - before.written};
+  round_.read = after.read - before.read;
+  round_.written = after.written - before.written;
+  round_.seconds = disk_.now() - began;
+  round_.disk_busy = disk_.busy() - busy;
+  return round_;
 }
 
-Result<void> Replay::use(TensorId tensor, Access access) {
+Result<void> Replay::use(const AccessTrace::Use& use) {
+  const TensorId tensor = tensors_[use.tensor];
+  const Access access = use.access;
   const RequestId id = residency_.request(tensor, access, Use::unrecorded);
   residency_.advance();
   auto outcome = residency_.take(id);
   while (!outcome) {
-    if (!transfers_.empty()) {
-      finish_transfer();
+    if (!disk_.is_idle()) {
+      wait_for_transfer(tensor);
     } else if (residency_.fail_starved_request()) {
       residency_.advance();
     }
@@ -109,10 +139,27 @@ Result<void> Replay::use(TensorId tensor, Access access) {
   PENSTOCK_TRY(*outcome);
   residency_.record_use(tensor, access);  // with the grant, as Runtime::acquire()
   residency_.advance();
+  hold(trace_.tensors[use.tensor]);
   residency_.release(tensor, access);
   residency_.advance();
-  finish_transfers();
+  if (!costs_) finish_transfers();
   return ok();
+}
+
+void Replay::wait_for_transfer(TensorId wanted) {
+  const bool is_loaded = disk_.loads(wanted);
+  const double began = disk_.now();
+  finish(*disk_.run(std::numeric_limits<double>::infinity()));
+  (is_loaded ? round_.waited_for_loads : round_.waited_for_room) += disk_.now() - began;
+}
+
+void Replay::hold(const AccessTrace::Tensor& tensor) {
+  if (!costs_) return;
+  const double rate = costs_->use[static_cast<std::size_t>(tensor.purpose)];
+  if (rate == 0) return;
+  const double began = disk_.now(), seconds = static_cast<double>(tensor.size.value()) / rate;
+  while (auto ended = disk_.run(std::max(0.0, began + seconds - disk_.now()))) finish(*ended);
+  round_.used += disk_.now() - began;
 }
 
 ByteCount Replay::flush() {
@@ -123,27 +170,25 @@ ByteCount Replay::flush() {
   return ledger_.traffic().written - before;
 }
 
-void Replay::finish_transfer() {
-  const auto [tensor, is_load] = transfers_.front();
-  transfers_.pop_front();
-  if (is_load) {
-    residency_.finish_load(tensor, ok());
+void Replay::finish(const SimulatedDisk::Transfer& transfer) {
+  if (transfer.is_load) {
+    residency_.finish_load(transfer.tensor, ok());
   } else {
-    residency_.finish_store(tensor, ok());
+    residency_.finish_store(transfer.tensor, ok());
   }
   residency_.advance();
 }
 
 void Replay::finish_transfers() {
-  while (!transfers_.empty()) finish_transfer();
+  while (!disk_.is_idle()) finish(*disk_.run(std::numeric_limits<double>::infinity()));
 }
 
 void Replay::load(TensorId tensor, bool) {
-  transfers_.push_back({tensor, true});
+  disk_.begin({tensor, true}, store_.description(tensor).size);
 }
 
 void Replay::store(TensorId tensor, const tiers::Extent&) {
-  transfers_.push_back({tensor, false});
+  disk_.begin({tensor, false}, store_.description(tensor).size);
 }
 
 }  // namespace penstock::swap

@@ -1,8 +1,7 @@
 #include "zero/estimate/layout_file.hpp"
 
-#include "zero/config/config_error.hpp"
-#include "zero/config/hjson.hpp"
 #include "zero/config/nearest.hpp"
+#include "zero/config/strict_reader.hpp"
 #include "zero/config/value.hpp"
 #include "zero/estimate/tensor_units.hpp"
 #include "zero/exchange/bounded_file.hpp"
@@ -17,18 +16,12 @@ namespace penstock::zero::estimate {
 
 namespace {
 
-using config::Problem;
-
 constexpr const char* operation = "LayoutFile::parse";
-constexpr std::string_view what = "the layout";
-/// With so many, the rest of the file is not looked at.
-constexpr std::size_t problems_max = 20;
 
-/// Reads a parsed file and collects its problems. A value that cannot be used is replaced by one that can.
+/// A value that cannot be used is replaced by one that can.
 class LayoutReader {
  public:
-  LayoutReader(const config::LineIndex& lines, std::vector<Problem>& problems)
-      : lines_(lines), problems_(problems) {}
+  explicit LayoutReader(config::StrictReader& reader) : reader_(reader) {}
 
   ModelLayout read(const Json::Value& root) {
     ModelLayout layout;
@@ -55,26 +48,13 @@ class LayoutReader {
     std::string path;
   };
 
-  [[nodiscard]] bool is_full() const { return problems_.size() >= problems_max; }
-
+  [[nodiscard]] bool is_full() const { return reader_.is_full(); }
   void report(const Json::Value& json, const std::string& path, std::string text) {
-    if (is_full()) return;
-    problems_.push_back(
-        {.path = path, .line = lines_.line_of(json.getOffsetStart()), .text = std::move(text)});
+    reader_.report(json, path, std::move(text));
   }
-
-  /// Whether the value is an object; reports the keys that are not `known`.
   bool is_object(const Json::Value& json, const std::string& path,
                  std::initializer_list<std::string_view> known) {
-    if (!json.isObject()) return report(json, path, "wanted an object"), false;
-    for (const std::string& name : json.getMemberNames()) {
-      if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-      const std::vector<std::string_view> names(known);
-      const std::string_view nearest = config::nearest_spelling(name, names);
-      report(json[name], config::printable(path.empty() ? name : path + "." + name),
-             nearest.empty() ? "unknown key" : "unknown key; did you mean \"" + std::string(nearest) + "\"?");
-    }
-    return true;
+    return reader_.is_object(json, path, known);
   }
 
   std::optional<std::string> read_name(const Json::Value& object, const std::string& path,
@@ -174,7 +154,7 @@ class LayoutReader {
       report(json, path,
              "wanted at most " + std::to_string(LayoutFile::parameters_max) + " units and parameters in all");
     }
-    if (!name || !problems_.empty()) return;
+    if (!name || reader_.has_problems()) return;
     for (std::uint64_t i = 0; i < count; ++i) {
       const auto number = static_cast<std::uint32_t>(layout.units.size());
       UnitLayout unit{.name = repeats ? *name + "." + std::to_string(i) : *name, .parameters = parameters};
@@ -236,8 +216,7 @@ class LayoutReader {
     return ByteCount(bytes.value_or(1));
   }
 
-  const config::LineIndex& lines_;
-  std::vector<Problem>& problems_;
+  config::StrictReader& reader_;
   std::vector<Shared> shared_;
   std::map<std::string, std::uint32_t> units_;
   std::uint64_t total_ = 0;
@@ -247,19 +226,11 @@ class LayoutReader {
 }  // namespace
 
 Result<ModelLayout> LayoutFile::parse(std::string_view text, const std::string& name) {
-  const auto refuse = [&](std::vector<Problem> problems) {
-    return config::to_error(operation, name, std::move(problems), std::string(what));
-  };
-  if (const auto nul = text.find('\0'); nul != text.npos) {
-    return refuse({{.text = "byte " + std::to_string(nul) + " is NUL: it is no text"}});
-  }
-  std::vector<Problem> problems;
-  const Json::Value root = config::parse_hjson(text, problems);
-  if (problems.empty() && !root.isObject()) problems.push_back({.text = "wanted an object with \"units\""});
-  if (!problems.empty()) return refuse(std::move(problems));
-  const config::LineIndex lines(text);
-  ModelLayout layout = LayoutReader(lines, problems).read(root);
-  if (!problems.empty()) return refuse(std::move(problems));
+  PENSTOCK_TRY_ASSIGN(const ModelLayout layout,
+                      config::read_strictly(operation, name, "the layout", "\"units\"", text,
+                                            [](config::StrictReader& reader, const Json::Value& root) {
+                                              return LayoutReader(reader).read(root);
+                                            }));
   PENSTOCK_TRY(layout.validate());
   return layout;
 }

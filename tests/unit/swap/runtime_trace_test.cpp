@@ -118,7 +118,7 @@ TEST(RuntimeTrace, ReplayedMovesTheBytesOfTheRun) {
       uses.push_back(
           {static_cast<std::uint32_t>(random.below(tensors.size())), static_cast<Access>(random.below(3))});
     }
-    std::vector<RoundTraffic> actual;
+    std::vector<ReplayedRound> actual;
     runtime.begin_trace();
     for (int round = 0; round < 3; ++round) {
       const auto before = runtime.ledger().traffic();

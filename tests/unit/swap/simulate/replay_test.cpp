@@ -29,8 +29,8 @@ TEST(Replay, MovesTheBytesThatAHandCounts) {
     const auto replay = replay_of(trace, {.host_budget = page * 3, .eviction = eviction});
     Pages moved;
     for (int round = 0; round < 4; ++round) {
-      const auto [read, written] = replay->round().value();
-      moved.emplace_back(read / page, written / page);
+      const ReplayedRound traffic = replay->round().value();
+      moved.emplace_back(traffic.read / page, traffic.written / page);
     }
     EXPECT_EQ(replay->flush(), page * 3);
     EXPECT_EQ(replay->flush(), 0_B);

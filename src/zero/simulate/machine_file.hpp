@@ -1,0 +1,35 @@
+#pragma once
+
+#include "swap/simulate/replay.hpp"
+
+#include <penstock/base/result.hpp>
+#include <penstock/base/units.hpp>
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace penstock::zero::simulate {
+
+/// A machine that a file describes, see docs/simulation.md.
+struct Machine {
+  swap::ReplayCosts costs;
+  ByteCount endurance;  ///< that the disk's maker lets be written (TBW); 0: not given
+};
+
+/// The text is Hjson as that of a configuration: JSON that may have comments. Rates are bytes a second. Example:
+///
+///     {
+///       "disk": {"read": "6.8 GB", "write": "4 GB", "mixed": "5.1 GB", "endurance": "600 TB"},
+///       "use": {"parameter_shards": "20 GB", "optimizer_tiles": "9 GB"}   // others take no time
+///     }
+struct MachineFile {
+  /// Strict: an unknown key is an error. `name` stands for the file's in messages.
+  ///
+  /// Errors: invalid_config, with every error of the file, its path and its line.
+  [[nodiscard]] static Result<Machine> parse(std::string_view text, const std::string& name);
+  /// Reads a file of at most 16 MiB. Errors: as parse(), and those of the system.
+  [[nodiscard]] static Result<Machine> read(const std::filesystem::path& file);
+};
+
+}  // namespace penstock::zero::simulate

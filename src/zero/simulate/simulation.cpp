@@ -1,0 +1,82 @@
+#include "zero/simulate/simulation.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+namespace penstock::zero::simulate {
+
+namespace {
+
+/// A change that shortens a step by less is not worth a line.
+constexpr double gain_min = 0.005;
+
+using Rounds = std::pair<swap::ReplayedRound, swap::ReplayedRound>;  // the first and the last
+
+Result<Rounds> replay(const swap::AccessTrace& trace, const Machine& machine,
+                      const SimulationOptions& options) {
+  PENSTOCK_TRY_ASSIGN(const auto replayed,
+                      swap::Replay::create(trace, {.host_budget = options.host_budget,
+                                                   .eviction = options.eviction,
+                                                   .reuse_distance_max = options.reuse_distance_max,
+                                                   .lookahead = options.lookahead,
+                                                   .costs = machine.costs}));
+  PENSTOCK_TRY_ASSIGN(const swap::ReplayedRound first, replayed->round());
+  Rounds rounds{first, first};
+  for (std::uint32_t step = 1; step < options.steps; ++step) {
+    PENSTOCK_TRY_ASSIGN(rounds.second, replayed->round());
+  }
+  return rounds;
+}
+
+struct Alternative {
+  const char* what;
+  std::function<void(Machine&, SimulationOptions&)> change;
+};
+
+const Alternative alternatives[] = {
+    {"a disk twice as fast",
+     [](Machine& machine, SimulationOptions&) {
+       swap::DiskRates& disk = machine.costs.disk;
+       disk = {.read = 2 * disk.read, .write = 2 * disk.write, .mixed = 2 * disk.mixed};
+     }},
+    {"uses that take half of their time",
+     [](Machine& machine, SimulationOptions&) {
+       for (double& rate : machine.costs.use) rate *= 2;
+     }},
+    {"25 % more host budget",
+     [](Machine&, SimulationOptions& options) {
+       options.host_budget = ByteCount(options.host_budget.value() / 4 * 5);
+     }},
+    {"twice the lookahead",
+     [](Machine&, SimulationOptions& options) { options.lookahead = options.lookahead * 2; }},
+};
+
+}  // namespace
+
+Result<Simulation> simulate(const swap::AccessTrace& trace, const Machine& machine,
+                            const SimulationOptions& options) {
+  if (options.steps == 0)
+    return Error::invalid_argument("simulate").object("steps").wanted("1 or more").got(std::uint64_t{0});
+  PENSTOCK_TRY_ASSIGN(const Rounds rounds, replay(trace, machine, options));
+  Simulation simulation{.first = rounds.first, .steady = rounds.second};
+  for (const auto& [what, change] : alternatives) {
+    Machine other = machine;
+    SimulationOptions other_options = options;
+    change(other, other_options);
+    PENSTOCK_TRY_ASSIGN(const Rounds changed, replay(trace, other, other_options));
+    if (changed.second.seconds < simulation.steady.seconds * (1 - gain_min))
+      simulation.changes.push_back({what, changed.second.seconds});
+  }
+  std::stable_sort(simulation.changes.begin(), simulation.changes.end(),
+                   [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+  return simulation;
+}
+
+double steps_of_endurance(const Simulation& simulation, const Machine& machine) {
+  if (machine.endurance.is_zero() || simulation.steady.written.is_zero()) return 0;
+  return static_cast<double>(machine.endurance.value()) /
+         static_cast<double>(simulation.steady.written.value());
+}
+
+}  // namespace penstock::zero::simulate

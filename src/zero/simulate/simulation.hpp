@@ -1,0 +1,38 @@
+#pragma once
+
+#include "zero/simulate/machine_file.hpp"
+
+#include <string>
+#include <vector>
+
+namespace penstock::zero::simulate {
+
+struct SimulationOptions {
+  ByteCount host_budget;
+  swap::Eviction eviction = swap::Eviction::planned;
+  ByteCount reuse_distance_max;  ///< for Eviction::reuse_distance
+  ByteCount lookahead;           ///< as in swap::RuntimeOptions
+  std::uint32_t steps = 4;       ///< > 0; the last one stands for all that follow
+};
+
+/// What steps of a trace take on a machine.
+struct Simulation {
+  /// Another machine or setting, and the seconds of its last step.
+  struct Change {
+    std::string what;
+    double seconds = 0;
+  };
+  swap::ReplayedRound first, steady;  ///< the first step, and the last
+  std::vector<Change> changes;        ///< those that shorten the steady step, the most helpful first
+};
+
+/// Replays the trace with the decisions of a runtime, see swap::Replay, once as described and once with each change.
+///
+/// Errors: those of swap::Replay; invalid_argument, for no steps.
+[[nodiscard]] Result<Simulation> simulate(const swap::AccessTrace& trace, const Machine& machine,
+                                          const SimulationOptions& options);
+
+/// Steps until the disk has been written as often as its maker lets it; 0: not known, or nothing is written.
+[[nodiscard]] double steps_of_endurance(const Simulation& simulation, const Machine& machine);
+
+}  // namespace penstock::zero::simulate

@@ -1,0 +1,107 @@
+#include "kit/seeded_random.hpp"
+#include "swap/simulate/replay.hpp"
+
+#include <gtest/gtest.h>
+#include <limits>
+#include <string>
+
+namespace penstock::swap {
+namespace {
+
+constexpr ByteCount page = 4_KiB;
+
+/// A page is read in 1 s, written in 2 s, and used in `use_seconds`.
+ReplayCosts costs_of(double use_seconds) {
+  ReplayCosts costs{.disk = {.read = 4096, .write = 2048, .mixed = 2048}};
+  costs.use.fill(use_seconds == 0 ? 0 : 4096 / use_seconds);
+  return costs;
+}
+AccessTrace sweep(std::uint32_t tensors, Access access) {
+  AccessTrace trace;
+  for (std::uint32_t i = 0; i < tensors; ++i) {
+    trace.tensors.push_back({.name = "tensor " + std::to_string(i), .size = page});
+    trace.uses.push_back({i, access});
+  }
+  return trace;
+}
+
+// docs/simulation.md counts these seconds by hand.
+TEST(ReplayCosts, CountTheSecondsThatAHandCounts) {
+  const AccessTrace trace = sweep(2, Access::modify);
+  const auto replay = Replay::create(trace, {.host_budget = page, .costs = costs_of(0.5)}).value();
+  const ReplayedRound first = replay->round().value();
+  EXPECT_DOUBLE_EQ(first.waited_for_loads, 2);
+  EXPECT_DOUBLE_EQ(first.waited_for_room, 2);  // tensor 0 is written before tensor 1 is read
+  EXPECT_DOUBLE_EQ(first.used, 1);
+  EXPECT_DOUBLE_EQ(first.seconds, 5);
+  const ReplayedRound steady = replay->round().value();
+  EXPECT_DOUBLE_EQ(steady.waited_for_loads, 2);
+  EXPECT_DOUBLE_EQ(steady.waited_for_room, 4);
+  EXPECT_DOUBLE_EQ(steady.seconds, 7);
+  EXPECT_DOUBLE_EQ(steady.disk_busy, 6);
+}
+
+TEST(ReplayCosts, HideWhatIsReadAheadBehindUses) {
+  const AccessTrace trace = sweep(4, Access::read);
+  const auto seconds = [&](ByteCount lookahead, double use_seconds) {
+    const auto replay = Replay::create(trace, {.host_budget = page * 2,
+                                               .eviction = Eviction::lru,
+                                               .lookahead = lookahead,
+                                               .costs = costs_of(use_seconds)})
+                            .value();
+    (void)replay->round();
+    return replay->round().value().seconds;
+  };
+  EXPECT_DOUBLE_EQ(seconds(0_B, 2), 12);
+  EXPECT_DOUBLE_EQ(seconds(page, 2), 8);    // uses take longer than reading
+  EXPECT_DOUBLE_EQ(seconds(page, 0.5), 4);  // reading takes longer
+}
+
+TEST(ReplayCosts, AreTheSumOfUsesAndWaits) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    test::SeededRandom random(seed);
+    AccessTrace trace;
+    for (std::uint64_t i = 3 + random.below(8); i > 0; --i) {
+      trace.tensors.push_back({.name = "tensor " + std::to_string(i),
+                               .size = page * (1 + random.below(3)),
+                               .write_behind = random.below(2) == 0});
+    }
+    for (int i = 0; i < 40; ++i) {
+      trace.uses.push_back({static_cast<std::uint32_t>(random.below(trace.tensors.size())),
+                            static_cast<Access>(random.below(3))});
+    }
+    const auto replay =
+        Replay::create(trace, {.host_budget = page * (6 + random.below(8)),
+                               .eviction = random.below(2) == 0 ? Eviction::planned : Eviction::lru,
+                               .lookahead = page * random.below(4),
+                               .costs = costs_of(static_cast<double>(random.below(4)))})
+            .value();
+    for (int round = 0; round < 3; ++round) {
+      const ReplayedRound result = replay->round().value();
+      EXPECT_NEAR(result.seconds, result.used + result.waited_for_loads + result.waited_for_room, 1e-6);
+      EXPECT_LE(result.disk_busy, result.seconds + 1e-6);
+    }
+  }
+}
+
+TEST(ReplayCosts, AreAboveZero) {
+  const AccessTrace trace = sweep(2, Access::read);
+  for (const double wrong :
+       {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    for (double DiskRates::*rate : {&DiskRates::read, &DiskRates::write, &DiskRates::mixed}) {
+      ReplayCosts costs = costs_of(1);
+      costs.disk.*rate = wrong;
+      const auto refused = Replay::create(trace, {.host_budget = page, .costs = costs});
+      ASSERT_FALSE(refused);
+      EXPECT_NE(refused.error().message().find("disk."), std::string::npos) << refused.error().message();
+    }
+  }
+  ReplayCosts costs = costs_of(1);
+  costs.use[0] = -1;
+  EXPECT_EQ(Replay::create(trace, {.host_budget = page, .costs = costs}).error().code(),
+            ErrorCode::invalid_argument);
+}
+
+}  // namespace
+}  // namespace penstock::swap

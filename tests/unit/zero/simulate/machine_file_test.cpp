@@ -1,0 +1,69 @@
+#include "zero/simulate/machine_file.hpp"
+
+#include "kit/scratch_directory.hpp"
+
+#include <gtest/gtest.h>
+#include <fstream>
+#include <string>
+
+namespace penstock::zero::simulate {
+namespace {
+
+constexpr const char* disk =
+    R"("disk": {"read": 3.4e9, "write": "4 GB", "mixed": "3 GiB", "endurance": "600 TB"})";
+
+std::string refusal_of(const std::string& text) {
+  const auto refused = MachineFile::parse(text, "machine.json");
+  if (refused) return "";
+  EXPECT_EQ(refused.error().code(), ErrorCode::invalid_config);
+  return refused.error().message();
+}
+
+TEST(MachineFile, HasRatesAsNumbersOrSizes) {
+  const Machine machine =
+      MachineFile::parse(std::string("{") + disk + R"(, "use": {"optimizer_tiles": "5 GB"}})", "m").value();
+  EXPECT_EQ(machine.costs.disk.read, 3.4e9);
+  EXPECT_EQ(machine.costs.disk.write, 4e9);
+  EXPECT_EQ(machine.costs.disk.mixed, 3.0 * (1 << 30));
+  EXPECT_EQ(machine.endurance, ByteCount(600'000'000'000'000));
+  for (std::size_t i = 0; i < tiers::purpose_count; ++i) {
+    const bool is_tiles = static_cast<tiers::Purpose>(i) == tiers::Purpose::optimizer_tile;
+    EXPECT_EQ(machine.costs.use[i], is_tiles ? 5e9 : 0) << i;
+  }
+}
+
+TEST(MachineFile, NeedsOnlyADisk) {
+  const Machine machine =
+      MachineFile::parse("disk: {read: \"1 GB\", write: \"1 GB\", mixed: 1e9}", "m").value();
+  EXPECT_TRUE(machine.endurance.is_zero());
+}
+
+TEST(MachineFile, NamesEveryProblemWithItsLine) {
+  const std::string message = refusal_of(
+      "{\n\"disk\": {\"reed\": 1, \"read\": -1,\n\"write\": \"fast\", \"mixed\": 1e30},\n\"use\": []\n}");
+  for (const char* said :
+       {"machine.json", "5 errors", "disk.reed, line 2: unknown key; did you mean \"read\"?",
+        "disk.read, line 2: wanted bytes", "disk.write, line 3: wanted bytes",
+        "disk.mixed, line 3: wanted bytes", "use, line 4: wanted an object"})
+    EXPECT_NE(message.find(said), std::string::npos) << said << " in\n" << message;
+}
+
+TEST(MachineFile, RefusesWhatIsNoMachine) {
+  for (const std::string& text :
+       {std::string("[]"), std::string("{}"), std::string("{\"disk\": 3}"), std::string("{"),
+        std::string("{\0}", 3), std::string("{") + disk + ", \"use\": {\"tiles\": 1}}",
+        std::string("{") + disk + ", \"gpu\": 1}",
+        std::string("{") + disk + ", \"use\": {\"optimizer_tiles\": 0}}"})
+    EXPECT_NE(refusal_of(text), "") << text;
+}
+
+TEST(MachineFile, IsReadFromAFile) {
+  const test::ScratchDirectory scratch;
+  const auto file = scratch.path() / "machine.json";
+  EXPECT_EQ(MachineFile::read(file).error().code(), ErrorCode::not_found);
+  std::ofstream(file) << "{" << disk << "}";
+  EXPECT_EQ(MachineFile::read(file).value().costs.disk.write, 4e9);
+}
+
+}  // namespace
+}  // namespace penstock::zero::simulate

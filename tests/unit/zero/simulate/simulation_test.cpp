@@ -1,0 +1,74 @@
+#include "zero/simulate/simulation.hpp"
+
+#include <gtest/gtest.h>
+#include <string>
+
+namespace penstock::zero::simulate {
+namespace {
+
+using swap::Access;
+using swap::AccessTrace;
+
+constexpr ByteCount page = 4_KiB;
+
+AccessTrace sweep(std::uint32_t tiles, Access access) {
+  AccessTrace trace{.label = "sweep"};
+  for (std::uint32_t i = 0; i < tiles; ++i) {
+    trace.tensors.push_back(
+        {.name = "tile " + std::to_string(i), .size = page, .purpose = tiers::Purpose::optimizer_tile});
+    trace.uses.push_back({i, access});
+  }
+  return trace;
+}
+/// A page is read in 1 s, written in 2 s and used in `use_seconds`.
+Machine machine_of(double use_seconds) {
+  Machine machine{.costs = {.disk = {.read = 4096, .write = 2048, .mixed = 2048}}, .endurance = page * 1000};
+  machine.costs.use.fill(4096 / use_seconds);
+  return machine;
+}
+
+// docs/simulation.md counts these seconds by hand.
+TEST(Simulation, HasTheFirstStepAndOneThatStandsForTheRest) {
+  const Machine machine = machine_of(0.5);
+  const Simulation simulation =
+      simulate(sweep(2, Access::modify), machine, {.host_budget = page, .steps = 3}).value();
+  EXPECT_DOUBLE_EQ(simulation.first.seconds, 5);
+  EXPECT_DOUBLE_EQ(simulation.steady.seconds, 7);
+  EXPECT_EQ(simulation.steady.written, page * 2);
+  EXPECT_DOUBLE_EQ(steps_of_endurance(simulation, machine), 500);
+}
+
+TEST(Simulation, PutsFirstWhatHelpsMost) {
+  const auto changes = [](double use_seconds) {
+    return simulate(sweep(2, Access::modify), machine_of(use_seconds), {.host_budget = page}).value().changes;
+  };
+  const auto disk_bound = changes(0.5), use_bound = changes(20);
+  ASSERT_EQ(disk_bound.size(), 2u);
+  EXPECT_EQ(disk_bound[0].what, "a disk twice as fast");
+  EXPECT_DOUBLE_EQ(disk_bound[0].seconds, 4);
+  EXPECT_DOUBLE_EQ(disk_bound[1].seconds, 6.5);
+  ASSERT_EQ(use_bound.size(), 2u);
+  EXPECT_EQ(use_bound[0].what, "uses that take half of their time");
+  EXPECT_DOUBLE_EQ(use_bound[0].seconds, 26);
+}
+
+TEST(Simulation, SaysWhereABudgetHelps) {
+  const Simulation simulation =
+      simulate(sweep(5, Access::read), machine_of(0.001), {.host_budget = page * 4}).value();
+  ASSERT_FALSE(simulation.changes.empty());
+  EXPECT_EQ(simulation.changes[0].what, "25 % more host budget");  // holds all five
+  EXPECT_NEAR(simulation.changes[0].seconds, 0.005, 1e-9);
+  EXPECT_DOUBLE_EQ(steps_of_endurance(simulation, machine_of(1)), 0);  // nothing is written
+}
+
+TEST(Simulation, RefusesWhatCannotRun) {
+  EXPECT_EQ(simulate(sweep(2, Access::read), machine_of(1), {.host_budget = page, .steps = 0}).error().code(),
+            ErrorCode::invalid_argument);
+  EXPECT_EQ(simulate(sweep(2, Access::read), machine_of(1), {.host_budget = 1_KiB}).error().code(),
+            ErrorCode::budget_too_small);
+  EXPECT_EQ(simulate(sweep(2, Access::read), Machine{}, {.host_budget = page}).error().code(),
+            ErrorCode::invalid_argument);
+}
+
+}  // namespace
+}  // namespace penstock::zero::simulate
