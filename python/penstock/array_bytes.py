@@ -21,7 +21,8 @@ class ArrayType:
     nbytes: int
 
     def __str__(self) -> str:
-        return f"{self.dtype} of shape {self.shape}" if self.package else f"{self.nbytes} bytes"
+        array = {"torch": "tensor", "numpy": "numpy.ndarray"}.get(self.package)
+        return f"a {array} of {self.dtype}, shape {self.shape}" if array else f"{self.nbytes} bytes"
 
     def empty(self):
         """A new array of it, in host memory."""

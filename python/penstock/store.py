@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import numbers
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from ._core import Path, Runtime, Tensor
+from ._core import Path, Runtime, Tensor, _Calls, _Semaphore
 from .array_bytes import ArrayType, array_type_of, bytes_of, is_on_host, note_written, writable_bytes_of
-from .errors import Error, FailedState, NotFound, Unsupported, refuse
+from .errors import BudgetTooSmall, Error, FailedState, NoSpace, NotFound, Unsupported, refuse
 
 _piece_least, _piece_most = 4096, 16 << 20  # bytes
 _pieces_ahead = 4
@@ -61,15 +60,18 @@ class Store:
         self._budget = budget
         self._piece = max(_piece_least, min(_piece_most, budget // 4 // 4096 * 4096))
         # However these lie in memory, the room between them holds one piece more.
-        self._leases = threading.BoundedSemaphore((budget // self._piece + 1) // 2)
+        self._leases = _Semaphore((budget // self._piece + 1) // 2)
+        self._capacity = sum(path.capacity for path in paths)
         self._is_on_disk = len(paths) > 0
         self._entries: dict[str, _Entry] = {}
         self._recent: dict[str, None] = {}  # names, the last used one last
-        self._lock = threading.Lock()  # of the dictionaries
+        # In this order, within a call: what a signal handler calls would wait for a lock that its thread has.
+        self._calls = _Calls(many_threads=True, nested=False)
         self._change = threading.Lock()  # held by put(), remove(), park() and unpark()
-        self._inside: set[int] = set()  # threads that are in a call
+        self._lock = threading.Lock()  # of the dictionaries
+        self._parked: set[object] = set()  # what penstock.torch.park() has put here
         self._process = os.getpid()
-        self._is_closed = False
+        self._is_closed = self._is_parked = False
 
     def put(self, name: str, values) -> None:
         """Copies an array into the store, in the place of one with this name.
@@ -80,11 +82,11 @@ class Store:
 
     def _put(self, name: str, values, room: int) -> None:
         """Starts to write a new array to the drives at once if it is larger than `room`."""
-        if not isinstance(name, str):
-            refuse("Store.put", "it is no text", "name", got=repr(name))
+        self._check_name(name, "Store.put")
         type = array_type_of(values, "Store.put")
         flat = bytes_of(values, type, "Store.put")
         with self._call("Store.put"), self._change:
+            self._check_not_parked("Store.put")
             former = self._entries.get(name)
             is_in_place = former is not None and former.type.nbytes == type.nbytes
             entry = former if is_in_place else _Entry(type, self._add_pieces(name, type.nbytes, leaves=type.nbytes > room))
@@ -108,24 +110,27 @@ class Store:
 
         Raises NotFound; InvalidArgument, for another `into`; Corrupted and others, of the disk; FailedState while the
         store is parked, and for an array whose put() has failed."""
-        with self._call("Store.get"), self._locked(name, "Store.get") as entry:
+        def read(entry: _Entry):
             if entry.is_torn:
                 refuse("Store.get", "a put() of it has failed half-way", repr(name), advice="put it again", kind=FailedState)
+            self._check_not_parked("Store.get")
             result = entry.type.empty() if into is None else into
             flat = writable_bytes_of(result, entry.type, "Store.get")
             try:
                 self._read(entry, flat)
             finally:
                 note_written(result, entry.type)
-        self._note_use(name)
+            return result
+        with self._call("Store.get"):
+            result = self._use(name, "Store.get", read)
+            self._note_use(name)
         return result
 
     def prefetch(self, *names: str) -> None:
         """Hints that these arrays are used soon, in this order: they are loaded as far as memory has room."""
         for name in names:
-            with self._call("Store.prefetch"), self._locked(name, "Store.prefetch") as entry:
-                for piece in entry.pieces:
-                    piece.prefetch()
+            with self._call("Store.prefetch"):
+                self._use(name, "Store.prefetch", lambda entry: [piece.prefetch() for piece in entry.pieces])
 
     def remove(self, name: str) -> None:
         """Frees what the array has. Raises NotFound."""
@@ -150,7 +155,9 @@ class Store:
         if not self._is_on_disk:
             refuse("Store.park", "it has no paths", "the store", wanted="a drive for its arrays", kind=Unsupported)
         with self._call("Store.park"), self._change:
-            return self._runtime.park()
+            parked = self._runtime.park()
+            self._is_parked = True
+            return parked
 
     def unpark(self, load: bool = True) -> None:
         """Takes the memory again. load: loads the arrays that were used last, as many as it holds; otherwise they are
@@ -158,6 +165,7 @@ class Store:
         errors of the disk, which get() raises again."""
         with self._call("Store.unpark"), self._change:
             self._runtime.unpark()
+            self._is_parked = False
             if not load:
                 return
             room, loaded = self._budget, []
@@ -185,8 +193,7 @@ class Store:
 
     def names(self) -> list[str]:
         self._check_open("Store.names")
-        with self._lock:
-            return list(self._entries)
+        return list(self._entries)
 
     def __contains__(self, name: str) -> bool:
         self._check_open("Store.__contains__")
@@ -231,6 +238,7 @@ class Store:
                         "each process, and copy arrays with get() and put()")
 
     def __enter__(self) -> Store:
+        self._check_open("Store.__enter__")
         return self
 
     def __exit__(self, *_) -> None:
@@ -244,35 +252,35 @@ class Store:
                    got=f"process {os.getpid()}", advice="make it after the fork, or start processes by multiprocessing's "
                    "\"spawn\"", kind=FailedState)
 
-    @contextlib.contextmanager
-    def _call(self, function: str) -> Iterator[None]:
-        """A call that may wait. One in a signal handler would wait for the call that it interrupts."""
+    def _call(self, function: str) -> _Calls:
+        """The context of a call that may wait. One in a signal handler would wait for the call that it interrupts."""
         self._check_open(function)
-        thread = threading.get_ident()
-        if thread in self._inside:
-            refuse(function, "this thread is in another call of it", "the store",
-                   advice="in a signal handler, note what is to be done, and do it after the call", kind=FailedState)
-        self._inside.add(thread)
-        try:
-            yield
-        finally:
-            self._inside.discard(thread)
+        return self._calls(function, "the store")
+
+    def _check_not_parked(self, function: str) -> None:
+        if self._is_parked:
+            refuse(function, "it is parked", "the store", advice="unpark() it", kind=FailedState)
+
+    @staticmethod
+    def _check_name(name: str, function: str) -> None:
+        if not isinstance(name, str) or any("\ud800" <= letter <= "\udfff" for letter in name):
+            refuse(function, "it is no text", "name", wanted="a string, without surrogates", got=ascii(name))
 
     def _entry(self, name: str, function: str) -> _Entry:
         self._check_open(function)
+        self._check_name(name, function)
         entry = self._entries.get(name)
         if entry is None:
             refuse(function, "there is no such array", repr(name), wanted="a name that was put", kind=NotFound)
         return entry
 
-    @contextlib.contextmanager
-    def _locked(self, name: str, function: str) -> Iterator[_Entry]:
+    def _use(self, name: str, function: str, use: Callable[[_Entry], object]):
+        """What `use` returns of the array, which is locked meanwhile."""
         while True:
             entry = self._entry(name, function)
             with entry.lock:
                 if not entry.is_removed:  # put() of another size has replaced it meanwhile
-                    yield entry
-                    return
+                    return use(entry)
 
     def _note_use(self, name: str) -> None:
         with self._lock:
@@ -282,8 +290,10 @@ class Store:
 
     def _room(self) -> int:
         """The budget less the bytes of all arrays, those on the drives too."""
-        with self._lock:
-            return self._budget - sum(entry.type.nbytes for entry in list(self._entries.values()))
+        return self._budget - self._bytes()
+
+    def _bytes(self) -> int:
+        return sum(entry.type.nbytes for entry in list(self._entries.values()))
 
     def _add_pieces(self, name: str, nbytes: int, leaves: bool) -> list[Tensor]:
         pieces = []
@@ -291,9 +301,14 @@ class Store:
             for first in range(0, nbytes, self._piece):
                 pieces.append(self._runtime.add(name, min(self._piece, nbytes - first), in_memory=not self._is_on_disk,
                                                 write_behind=self._is_on_disk and leaves))
-        except BaseException:
+        except BaseException as error:
             for piece in pieces:
                 piece.remove()
+            if isinstance(error, (NoSpace, BudgetTooSmall)):
+                most, what = (self._capacity, "capacity of its paths") if self._is_on_disk else (self._budget, "budget")
+                refuse("Store.put", f"the {what} has no room for it, beside the other arrays", repr(name),
+                       wanted=f"{nbytes} bytes", got=f"{most - self._bytes()} free of {most}",
+                       advice="remove() arrays, or make the store larger", kind=type(error))
             raise
         return pieces
 

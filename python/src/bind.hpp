@@ -5,6 +5,7 @@
 namespace penstock::python {
 
 // Each adds its classes to the module.
+void bind_calls(nanobind::module_& module);
 void bind_checksum(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
 void bind_files(nanobind::module_& module);

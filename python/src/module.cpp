@@ -10,6 +10,7 @@ NB_MODULE(_core, module) {
   nanobind::set_leak_warnings(false);  // of objects that a program holds when it ends
   module.def("_set_exceptions", penstock::python::set_exceptions);
   module.attr("__version__") = penstock_version();
+  penstock::python::bind_calls(module);
   penstock::python::bind_checksum(module);
   penstock::python::bind_engine(module);
   penstock::python::bind_files(module);

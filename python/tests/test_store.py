@@ -172,7 +172,7 @@ def test_what_was_changed_on_the_drive_is_not_returned(directory):
     (lambda store: store.prefetch("none"), penstock.NotFound, "'none'"),
     (lambda store: store.remove("none"), penstock.NotFound, "'none'"),
     (lambda store: store.nbytes("none"), penstock.NotFound, "'none'"),
-    (lambda store: store.get("there", into=np.zeros(4, np.float32)), penstock.InvalidArgument, "float64 of shape"),
+    (lambda store: store.get("there", into=np.zeros(4, np.float32)), penstock.InvalidArgument, "float64, shape"),
     (lambda store: store.get("there", into=np.zeros((4, 2))[:, 0]), penstock.InvalidArgument, "not contiguous"),
     (lambda store: store.get("there", into=bytearray(32)), penstock.InvalidArgument, "got 32 bytes"),
     (lambda store: store.get("there", into=3), penstock.InvalidArgument, "no memory"),
@@ -357,3 +357,102 @@ def test_what_is_read_only_is_not_filled(store):
 def test_a_budget_states_its_bounds(budget):
     with pytest.raises(penstock.InvalidArgument, match=r"from 4096 to 2\*\*60 - 1"):
         penstock.Store(budget)
+
+
+@pytest.mark.parametrize("operation", ["get", "put"])
+def test_an_interrupt_at_any_time_leaves_a_store_that_works(directory, operation):
+    program = """
+import random, signal, sys
+import numpy as np
+import penstock
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+draw = random.Random(7)
+values = [np.full(300_000, number, np.int64) for number in range(2)]
+interrupts = 0
+with penstock.Store(1 << 20, [penstock.Path(sys.argv[1], capacity=8 << 20)]) as store:
+    store.put("a", values[0])
+    store.put("b", values[1])
+    while interrupts < 300:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, draw.expovariate(1 / 0.0006) + 1e-6)
+            for number, name in enumerate("ab"):
+                if sys.argv[2] == "get":
+                    store.get(name)
+                else:
+                    store.put(name, values[number])
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            interrupts += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, name in enumerate("ab"):
+            try:
+                assert np.array_equal(store.get(name), values[number])
+            except penstock.FailedState as error:
+                assert "half-way" in str(error), error
+                store.put(name, values[number])
+"""
+    ended = subprocess.run([sys.executable, "-c", program, str(directory), operation], capture_output=True, text=True,
+                           timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_signal_handler_is_refused_at_any_time(directory):
+    program = """
+import signal, sys, time
+import numpy as np
+import penstock
+refused = allowed = 0
+with penstock.Store(1 << 20, [penstock.Path(sys.argv[1], capacity=8 << 20)]) as store:
+    store.put("a", np.ones(1000))
+    def handle(*_):
+        global refused, allowed
+        try:
+            store.names()
+            "a" in store
+            store.get("a")
+            allowed += 1
+        except penstock.FailedState as error:
+            assert "signal handler" in str(error), error
+            refused += 1
+    signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        store.get("a")
+    signal.setitimer(signal.ITIMER_REAL, 0)
+assert refused > 0, (refused, allowed)
+"""
+    ended = subprocess.run([sys.executable, "-c", program, str(directory)], capture_output=True, text=True, timeout=60,
+                           check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_what_does_not_fit_is_named_as_a_whole(directory):
+    with penstock.Store(mib, [penstock.Path(directory, 16 * mib)]) as store:
+        store.put("other", array_of(0))
+        with pytest.raises(penstock.NoSpace, match=f"'big', wanted {64 * mib} bytes, got {15 * mib} free of {16 * mib}"):
+            store.put("big", np.zeros(64 * mib, np.uint8))
+        assert store.names() == ["other"]
+    with penstock.Store(mib) as store:
+        with pytest.raises(penstock.BudgetTooSmall, match=f"'big', wanted {2 * mib} bytes, got {mib} free of {mib}"):
+            store.put("big", np.zeros(2 * mib, np.uint8))
+
+
+def test_a_parked_or_a_closed_store_says_so(store):
+    store.put("a", array_of(0))
+    store.park()
+    for call in (lambda: store.get("a"), lambda: store.put("b", array_of(1))):
+        with pytest.raises(penstock.FailedState, match="(?s)it is parked: the store.*unpark"):
+            call()
+    store.unpark()
+    assert np.array_equal(store.get("a"), array_of(0))
+    store.close()
+    with pytest.raises(penstock.FailedState, match="closed"):
+        store.__enter__()
+
+
+@pytest.mark.parametrize("name", ["\udc80", ["a"], 1, None])
+def test_a_name_is_text(store, name):
+    for call in (lambda: store.put(name, array_of(0)), lambda: store.get(name), lambda: store.prefetch(name)):
+        with pytest.raises(penstock.InvalidArgument, match="no text: name"):
+            call()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from .. import Path, Runtime, Workers, state_bytes
-from .._core import _set_counts
+from .._core import _Calls, _set_counts
 from ..errors import FailedState, Unsupported
 from .arguments import check_integer, check_positive, checked_paths, hyperparameters_of, refuse
 from .backward_update import update_as_gradients_come
@@ -33,8 +33,8 @@ class AdamW(torch.optim.Optimizer):
 
     params, lr, betas, eps, weight_decay, maximize: as for torch.optim.AdamW. lr may be a tensor of one element.
     path: a directory on a drive, a penstock.Path, or a sequence of those, one a drive. None: states are in memory.
-    budget: bytes of host memory for states. None: what all of them take; with a path, what small parameters take and 256
-        MiB beside. As many states as fit stay in memory; those on disk pass through 32 MiB a drive, four tiles or more,
+    budget: bytes of host memory for states. None: what all of them take; with a path, what small parameters take (states
+        of 1 MiB or less, which stay in memory) and 256 MiB beside. As many states as fit stay in memory; those on disk pass through 32 MiB a drive, four tiles or more,
         and at least two. Parameters that are added later have memory of their own, as for None.
     state_format: how states are stored, see docs/optimizer.md: "auto" is "moments" for float32, "split" for bfloat16 and
         "fp32" for float16. A dictionary gives formats by dtype.
@@ -43,11 +43,11 @@ class AdamW(torch.optim.Optimizer):
     update: "cpu", or "cuda": parameters on a GPU are updated there. Their states stay in host memory or on drives, and pass
         through the GPU's memory, three tiles at a time; bits are those of the CPU.
     threads: of the update. None: torch.get_num_threads().
-    tile_elements: large parameters are moved and updated in tiles of so many elements.
+    tile_elements: large parameters are moved and updated in tiles of so many elements, 16384 or more.
     update_in_backward: each parameter is updated as soon as its gradient is whole, which frees the gradient; step() then
         ends the step. Not for gradients that are clipped, scaled, or accumulated over several backward passes.
 
-    States are made at the first step. Raises InvalidArgument, naming the parameter, for what cannot be updated: other
+    States are made at the first step; Optimizer.state has only "step", and state_dict() the moments. Raises InvalidArgument, naming the parameter, for what cannot be updated: other
     types than float32, bfloat16 and float16, memory that is not contiguous, sparse gradients, a parameter whose shape or
     type has changed. A weight that was changed in place or replaced since the last step is taken as it is; changes
     through p.data[…] or p.data.copy_() are not seen. A parameter that is listed twice is updated once. When step() raises
@@ -90,6 +90,7 @@ class AdamW(torch.optim.Optimizer):
         self._counts: list[tuple[int, int]] = []  # addresses of numbers of steps, and what they are to be
         self._non_finite: list[tuple[Update, int]] = []  # to be warned of
         self._updated: set[torch.Tensor] = set()  # in backward, since the last step()
+        self._calls = _Calls(many_threads=False, nested=False)
         self._lock = threading.Lock()
         self._is_closed = self._is_loading = False
         self._process = os.getpid()
@@ -131,19 +132,18 @@ class AdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if not self._lock.acquire(blocking=False):
-            refuse("another thread is in step()", "the optimizer", advice="call it from one thread at a time",
-                   kind=FailedState)
-        try:
-            self._check_whole()
-            self._update_all()
-            self._numbers.clear()
-            self._updated.clear()
-            for runtime in self._runtimes:
-                runtime.end_round()
-        finally:
-            self._end_updates()
-            self._lock.release()
+        if self._lock.locked():  # a signal handler would wait for the backward that it interrupts
+            refuse("a step is being made", "the optimizer", advice="call step() after the backward", kind=FailedState)
+        with self._calls("penstock.torch.AdamW", "step()"), self._lock:
+            try:
+                self._check_whole()
+                self._update_all()
+                self._numbers.clear()
+                self._updated.clear()
+                for runtime in self._runtimes:
+                    runtime.end_round()
+            finally:
+                self._end_updates()
         self._warn()
         return loss
 
@@ -212,10 +212,12 @@ class AdamW(torch.optim.Optimizer):
     @property
     def notes(self) -> list[str]:
         """Options that are not in effect, with reasons."""
+        self._check_open()
         return [note for runtime in self._runtimes for note in runtime.notes]
 
     def report(self) -> dict[str, float]:
         """Sums of Runtime.report(): bytes read from disk and written to it, seconds of waits, and so on."""
+        self._check_open()
         total: dict[str, float] = {}
         for runtime in self._runtimes:
             for name, value in runtime.report().items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -22,6 +22,24 @@ class _Saved:
     def __init__(self, unit: Unit, index: int, tensor: torch.Tensor, updates: int) -> None:
         self.unit, self.index, self.updates = unit, index, updates
         self.view = (tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+class _Hooks:
+    """What autograd calls for tensors that it saves. pack, unpack: those that were there already."""
+
+    def __init__(self, gathering: Gathering, pack: Callable | None, unpack: Callable | None) -> None:
+        self.gathering, self._pack, self._unpack = gathering, pack, unpack
+
+    def pack(self, tensor: torch.Tensor):
+        saved = self.gathering._save(tensor)
+        if saved is not None:
+            return saved
+        return tensor if self._pack is None else (self._unpack, self._pack(tensor))
+
+    def unpack(self, packed):
+        if isinstance(packed, _Saved):
+            return self.gathering._find_again(packed)
+        return packed[0](packed[1]) if isinstance(packed, tuple) else packed
 
 
 class Gathering:
@@ -80,20 +98,18 @@ class Gathering:
     def saving(self) -> Iterator[None]:
         """Of what autograd saves, gathered parameters are left out. The rest is for the hooks that are there already, such
         as those of offload_activations."""
-        pack, unpack = torch._C._autograd._top_saved_tensors_default_hooks(True) or (None, None)
-
-        def own_pack(tensor: torch.Tensor):
-            saved = self._save(tensor)
-            if saved is not None:
-                return saved
-            return tensor if pack is None else (unpack, pack(tensor))
-
-        def own_unpack(packed):
-            if isinstance(packed, _Saved):
-                return self._find_again(packed)
-            return packed[0](packed[1]) if isinstance(packed, tuple) else packed
-        with torch.autograd.graph.saved_tensors_hooks(own_pack, own_unpack):
+        hooks = _Hooks(self, *(torch._C._autograd._top_saved_tensors_default_hooks(True) or (None, None)))
+        with torch.autograd.graph.saved_tensors_hooks(hooks.pack, hooks.unpack):
             yield
+
+    def drop_hooks(self) -> None:
+        """Those that an interrupt has left in PyTorch, which enters and leaves them in Python."""
+        while True:
+            top = torch._C._autograd._top_saved_tensors_default_hooks(True)
+            hooks = getattr(top[0], "__self__", None) if top else None
+            if not isinstance(hooks, _Hooks) or hooks.gathering is not self:
+                return
+            torch._C._autograd._pop_saved_tensors_default_hooks()
 
     def _check_update(self, updates: int, what: str) -> None:
         if updates != self._updates:

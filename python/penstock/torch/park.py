@@ -70,8 +70,9 @@ class _Memory:
 class Parked:
     """A module whose memory is in a store, see park(). A `with` block ends with unpark()."""
 
-    def __init__(self, store: Store, memories: list[_Memory]) -> None:
+    def __init__(self, module: torch.nn.Module, store: Store, memories: list[_Memory]) -> None:
         self._store = store
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         self._memories: list[_Memory] = []
         # The last arrays stay in memory, beside the pieces through which the first ones come back.
         room = store._room() - 2 * store._piece - sum(memory.nbytes for memory in memories)
@@ -85,10 +86,13 @@ class Parked:
             for memory in memories:
                 memory.take_from_tensors()
                 parked.update((id(one), self) for one in memory.tensors)
+            self._hooks = [one.register_state_dict_pre_hook(_refuse_state_dict) for one in module.modules()]
+            store._parked.add(self)  # until unpark(), whoever keeps what park() returns
             for memory in memories:
                 memory.storage = None
         except BaseException:
             self._get_all()
+            self._end_all()
             raise
         _empty_caches({memory.device.type for memory in memories})
 
@@ -114,11 +118,13 @@ class Parked:
                     tensor.detach().copy_(values)
             self._end(memory)
         self._get_all()
+        self._end_all()
         if lost:
             _refuse("its values were removed from the store", lost[0].name, got="NaN, or 0", advice="load them into the module; "
                     "all others have their values", kind=NotFound)
 
     def _get_all(self) -> None:
+        """Those whose storage is not None have their values: an interrupt may have come before they were noted."""
         with contextlib.closing(_new_memories([memory for memory in self._memories if memory.storage is None])) as flats:
             while self._memories:
                 memory = self._memories[0]
@@ -131,6 +137,11 @@ class Parked:
                     self._store.remove(memory.name)
                 self._end(memory)
                 self._store.prefetch(*(coming.name for coming in self._memories[:2] if coming.name in self._store))
+
+    def _end_all(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._store._parked.discard(self)
 
     def _end(self, memory: _Memory) -> None:
         for tensor in memory.tensors:
@@ -151,14 +162,17 @@ def park(module: torch.nn.Module, store: Store, prefix: str = "") -> Parked:
     The tensors stay the same objects, with their shapes, and their values are NaN (or 0) until Parked.unpark(); tied and
     shared ones are parked once. Their bytes are in the store's host memory or on its drives, verified when they come
     back. The memory is free unless another tensor is a view of it: keep none. prefix: of their names in the store, for
-    several modules in one. Keep what it returns: without it the values are in the store alone. A penstock.torch.AdamW of
-    the parameters goes on after unpark() with the same bits.
+    several modules in one. unpark(module) does what Parked.unpark() does, where an interrupt has lost what park() returns.
+    state_dict() of the module is refused meanwhile. A penstock.torch.AdamW of the parameters goes on after unpark() with
+    the same bits.
 
         with penstock.torch.park(model, store):
             …                                     # another program has the memory
 
     Raises what Store.put() raises, InvalidArgument for names that are in the store already, and Unsupported for tensors
     without memory of their own and memory that processes share: all is as before then."""
+    if not isinstance(prefix, str):
+        _refuse("it is no text", "prefix", got=repr(prefix))
     if not isinstance(module, torch.nn.Module) or not isinstance(store, Store):
         _refuse("it is something else", "module and store", wanted="a torch.nn.Module and a penstock.Store",
                 got=f"{type(module).__name__}, {type(store).__name__}")
@@ -176,7 +190,7 @@ def park(module: torch.nn.Module, store: Store, prefix: str = "") -> Parked:
         if tensor.device.type == "cpu" and tensor.is_shared():
             _refuse("other processes share its memory", name, advice="p.data = p.data.clone()", kind=Unsupported)
         if id(tensor) in parked:
-            _refuse("it is parked already", name, advice="unpark() it first", kind=FailedState)
+            _refuse("it is parked already", name, advice="penstock.torch.unpark(module) first", kind=FailedState)
         storage = tensor.untyped_storage()
         if storage.nbytes() == 0 or tensor in seen:
             continue
@@ -186,7 +200,25 @@ def park(module: torch.nn.Module, store: Store, prefix: str = "") -> Parked:
     taken = [memory.name for memory in memories.values() if memory.name in store]
     if taken:
         _refuse("the store has an array with this name", taken[0], advice="unpark what is there, or give another prefix")
-    return Parked(store, list(memories.values()))
+    return Parked(module, store, list(memories.values()))
+
+
+def unpark(module: torch.nn.Module) -> None:
+    """Parked.unpark() of a module that is parked. Raises FailedState for one that is not."""
+    found = {id(one): one for one in (parked.get(id(tensor)) for tensor in (*module.parameters(), *module.buffers()))
+             if one is not None}
+    if not found:
+        _refuse("it is not parked", "the module", wanted="one that park() has parked", kind=FailedState)
+    for one in found.values():
+        one.unpark()
+
+
+def _refuse_state_dict(module: torch.nn.Module, *_) -> None:
+    """A hook. Its handle may outlive an interrupt."""
+    for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+        if id(tensor) in parked:
+            _refuse("it is parked, and has no values", name, wanted="state_dict() after unpark()",
+                    advice="penstock.torch.unpark(module)", kind=FailedState)
 
 
 def _new_memories(memories: list[_Memory]) -> Iterator[torch.Tensor]:

@@ -41,7 +41,8 @@ def place(parameters: Sequence[Sequence[int]], budget: int | None, paths: Sequen
     if small + sum(large) <= budget:
         return Placement(max(small + sum(large), _alignment), [[True] * len(tiles) for tiles in sizes], _window, [])
     if small + 2 * largest > budget:
-        two_tiles = "raise it, or lower tile_elements: two tiles must fit beside small parameters"
+        two_tiles = "raise it, or lower tile_elements: two tiles must fit beside small parameters" if largest > 0 else \
+            f"raise it: states of parameters with at most {_small_bytes} bytes of them stay in memory"
         refuse("it is too small for the states", "budget", wanted=f"at least {small + 2 * largest} bytes", got=str(budget),
                advice=two_tiles if paths else "raise it, or name a path for the states", kind=BudgetTooSmall)
 

@@ -46,6 +46,9 @@ def check(module: torch.nn.Module, whole: Iterable[type]) -> tuple[type, ...]:
     for name, parameter in module.named_parameters():
         if torch.nn.parameter.is_lazy(parameter):
             refuse("it has no shape yet", name, advice="call the module once before")
+        if parameter.is_inference() or torch.is_inference_mode_enabled():
+            refuse("it cannot be trained in inference mode", name, advice="make and shard the module outside of "
+                   "torch.inference_mode()", kind=Unsupported)
         if parameter.dtype not in dtype_names:
             refuse("its type is not supported", name, wanted="float32, bfloat16 or float16", got=str(parameter.dtype))
         if parameter.device.type != "cpu" or parameter.layout != torch.strided or hasattr(parameter, "to_local"):

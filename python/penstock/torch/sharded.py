@@ -6,7 +6,6 @@ import contextlib
 import functools
 import json
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from .._core import Config, Engine, ProcessGroup
+from .._core import Config, Engine, ProcessGroup, _Calls
 from ..errors import FailedState, Unsupported
 from . import trainer_state
 from .failed_backward import free_what_it_left
@@ -31,13 +30,8 @@ def _by_one_thread(function: Callable) -> Callable:
     """A method that refuses to run while another thread is in one."""
     @functools.wraps(function)
     def checked(self, *args, **kwargs):
-        if not self._thread.acquire(blocking=False):
-            refuse("another thread is in a call of it", f"{function.__name__}()", advice="use it from one thread at a time",
-                   kind=FailedState)
-        try:
+        with self._thread("penstock.torch.shard", f"{function.__name__}()"):
             return function(self, *args, **kwargs)
-        finally:
-            self._thread.release()
     return checked
 
 
@@ -55,7 +49,7 @@ class Sharded(torch.nn.Module):
         self.dtype = dtype_of(effective)  # of parameters and floating-point buffers
         self.config = config
         self._learning_rate: float | None = None
-        self._thread = threading.RLock()  # of the call in progress
+        self._thread = _Calls(many_threads=False, nested=True)
         self.last_step: dict = {}
         """What the last step() has found: "updated", "gradient_norm", "learning_rate", and so on."""
         self._micro_batches = 0  # of this step, whose backward has ended
@@ -118,6 +112,8 @@ class Sharded(torch.nn.Module):
                 return self._gathering.of_this_update(self.module(*args, **kwargs))
         except BaseException:  # PyTorch calls no hooks for KeyboardInterrupt
             self._leave_calls(depth)
+            if not self._is_in_backward:
+                self._gathering.drop_hooks()
             raise
 
     @_by_one_thread
@@ -152,6 +148,7 @@ class Sharded(torch.nn.Module):
             self._gathering.release_unused(*self._units)
         except BaseException:
             self._failure = "a backward has failed", "call abandon_step(), on all ranks"
+            self._gathering.drop_hooks()
             free_what_it_left()
             raise
         finally:
@@ -186,6 +183,7 @@ class Sharded(torch.nn.Module):
         self._micro_batches = 0
         self._is_in_step = self._is_in_backward = False
         self._failure = None
+        self._gathering.drop_hooks()
         self._gathering.note_update()  # no backward of earlier forwards
         self._gathering.leave(*self._units)
         self._engine.abandon_step(cause)
@@ -320,8 +318,7 @@ class Sharded(torch.nn.Module):
         """Leaves those after the first `depth`, where an exception passes, which matters more than changes that are lost."""
         del self._calls[depth:]
         self._count_users()
-        with contextlib.suppress(FailedState):
-            self._gathering.release_unused(*self._units)
+        self._gathering.leave(*(unit for unit in self._units if unit.users == 0))
 
     def _count_users(self) -> None:
         """Again: an interrupt may have come while a module was entered or left."""

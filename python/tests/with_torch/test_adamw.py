@@ -703,8 +703,10 @@ def test_options_are_checked(options, kind, text):
         penstock.torch.AdamW(make_model(), **options)
 
 
-def test_a_budget_that_is_too_small_is_refused_before_anything_changes(directory):
-    for options, advice in (({}, "name a path"), ({"path": directory}, "tile_elements")):
+def test_a_budget_that_is_too_small_is_refused_before_anything_changes(directory, monkeypatch):
+    for options, small, advice in (({}, 1 << 20, "name a path"), ({"path": directory}, 1024, "lower tile_elements"),
+                                   ({"path": directory}, 1 << 20, "1048576 bytes of them stay in memory")):
+        monkeypatch.setattr(placement, "_small_bytes", small)
         model, before = make_model(), make_model()
         optimizer = penstock.torch.AdamW(model, budget=8192, **options)
         with pytest.raises(penstock.BudgetTooSmall, match=advice):

@@ -44,8 +44,9 @@ def test_a_backward_that_was_interrupted_leaves_no_gradient():
     assert (model.last_step["gradient_norm"], model.digest()) == (plain.last_step["gradient_norm"], plain.digest())
 
 
-def test_an_interrupt_anywhere_changes_no_later_step():
-    files = {module.__file__ for module in (penstock.torch.units, penstock.torch.gathering, penstock.torch.sharded)}
+@pytest.mark.parametrize("modules, every", [(("units", "gathering", "sharded"), 7), (("gathering",), 1)])
+def test_an_interrupt_anywhere_changes_no_later_step(modules, every):
+    files = {getattr(penstock.torch, name).__file__ for name in modules}
 
     class Interrupt(BaseException):
         pass
@@ -73,11 +74,12 @@ def test_an_interrupt_anywhere_changes_no_later_step():
     digests = [plain.digest()]
     train(plain, 1)
     digests.append(plain.digest())
-    for line in range(1, count, 7):
+    for line in range(1, count, every):
         model = penstock.torch.shard(make_model(), config_of())
         with pytest.raises(Interrupt):
             lines_of_a_step(model, line)
         model.abandon_step()
+        assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None, line
         if model.completed_steps == 0:
             train(model)
         assert model.digest() == digests[0], line
@@ -198,6 +200,11 @@ def test_what_needs_a_whole_step_says_so(call):
     model.backward(model(torch.ones(1, 4)).sum())
     with pytest.raises(penstock.FailedState, match=r"(?s)in progress.*1 of 2 micro-batches.*after step\(\)"):
         call(model)
+
+
+def test_inference_mode_is_refused():
+    with torch.inference_mode(), pytest.raises(penstock.Unsupported, match="inference mode: 0.weight"):
+        penstock.torch.shard(make_model(), config_of())
 
 
 def test_a_module_may_have_a_child_with_any_name():

@@ -54,7 +54,7 @@ def test_tensors_are_filled_in_place(store):
     with torch.no_grad():
         assert store.get("a", into=into) is into
     assert torch.equal(into, values)
-    with pytest.raises(penstock.InvalidArgument, match=r"wanted torch.float32 of shape \(5, 7\)"):
+    with pytest.raises(penstock.InvalidArgument, match=r"wanted a tensor of torch.float32, shape \(5, 7\)"):
         store.get("a", into=torch.zeros(7, 5))
     with pytest.raises(penstock.InvalidArgument, match="not contiguous"):
         store.get("a", into=torch.zeros(7, 5).t())
@@ -457,3 +457,60 @@ def test_arrays_come_back_to_host_memory_whatever_the_default_device_is(store, e
     with torch.device("meta"):
         values = store.get("a")
     assert values.device.type == "cpu" and (values == 1).all()
+
+
+def test_a_module_whose_handle_was_lost_is_unparked(store):
+    model = make_model()
+    expected = [one.detach().clone() for one in model.parameters()]
+    penstock.torch.park(model, store)
+    gc.collect()
+    with pytest.raises(penstock.FailedState, match=r"(?s)parked already.*penstock.torch.unpark\(module\)"):
+        penstock.torch.park(model, store)
+    penstock.torch.unpark(model)
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), expected)) and len(store) == 0
+    with pytest.raises(penstock.FailedState, match="not parked"):
+        penstock.torch.unpark(model)
+
+
+def test_a_parked_module_has_no_state_dict(store):
+    model = make_model()
+    expected = {name: one.clone() for name, one in model.state_dict().items()}
+    with penstock.torch.park(model, store):
+        for one in (model, model[0], torch.nn.Sequential(model)):
+            with pytest.raises(penstock.FailedState, match=r"(?s)parked.*unpark\(module\)"):
+                one.state_dict()
+    assert all(torch.equal(one, expected[name]) for name, one in model.state_dict().items())
+    assert not any(one._state_dict_pre_hooks for one in model.modules())
+
+
+def test_an_interrupt_at_any_time_loses_no_module(directory):
+    program = """
+import random, signal, sys
+import penstock, penstock.torch, torch
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+draw = random.Random(int(sys.argv[2]))
+model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(12)])
+expected = [one.detach().clone() for one in model.parameters()]
+interrupts = 0
+with penstock.Store(1 << 20, [penstock.Path(sys.argv[1], capacity=8 << 20)]) as store:
+    while interrupts < 150:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, 6e-3))
+            parked = penstock.torch.park(model, store)
+            parked.unpark()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            interrupts += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        try:
+            penstock.torch.unpark(model)
+        except penstock.FailedState as error:
+            assert "not parked" in str(error), error
+        assert all(torch.equal(one, other) for one, other in zip(model.parameters(), expected)), interrupts
+        for name in store.names():  # left by an interrupt while park() undid what it had done
+            store.remove(name)
+"""
+    for seed in "12":
+        ended = subprocess.run([sys.executable, "-W", "ignore", "-c", program, str(directory), seed], capture_output=True,
+                               text=True, timeout=120, check=False)
+        assert ended.returncode == 0, ended.stderr
