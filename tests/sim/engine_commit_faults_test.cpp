@@ -239,7 +239,7 @@ TEST(EngineCommitFaults, KeepsTheRunInMemoryWhereARestoreIsRefused) {
   EXPECT_EQ(run.engine().digest().value(), expected);
   run.train();
   EXPECT_EQ(run.engine().resume().value()->step, 1u);
-  expect(run.engine().initialize(OneRank::fill), ErrorCode::failed_state, "resume()");
+  expect(run.engine().initialize(OneRank::fill), ErrorCode::failed_state, "try     resume from it");
 }
 
 // At each request of a commit, of swap files and copies. The mover may have written so much before the commit that

@@ -105,7 +105,8 @@ TEST(EngineCommit, IsNotReplacedByANewRun) {
 
   ASSERT_TRUE(again.error);
   EXPECT_EQ(again.error->code(), ErrorCode::failed_state);
-  EXPECT_NE(again.error->message().find("resume()"), std::string::npos) << again.error->message();
+  EXPECT_NE(again.error->message().find("try     resume from it"), std::string::npos)
+      << again.error->message();
 }
 
 TEST(EngineCommit, IsNotReplacedWhereAPartOfItIsMissing) {
