@@ -4,7 +4,6 @@ import copy
 import gc
 import math
 import pickle
-import sys
 import threading
 import weakref
 
@@ -14,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 import penstock  # noqa: E402
 import penstock.torch  # noqa: E402
+from with_torch.interrupted_lines import Interrupt, lines_of  # noqa: E402
 
 
 class Block(torch.nn.Module):
@@ -509,29 +509,10 @@ def test_changes_while_the_values_are_elsewhere_are_refused(change):
 def test_an_interrupt_anywhere_leaves_a_module_that_goes_on():
     model = penstock.torch.shard(make_model(), config_of())
     train(model, [0])
-    files = {module.__file__ for module in (penstock.torch.units, penstock.torch.gathering, penstock.torch.sharded)}
-
-    class Interrupt(BaseException):
-        pass
+    modules = (penstock.torch.units, penstock.torch.gathering, penstock.torch.sharded)
 
     def lines_of_a_step(interrupted_at):
-        lines = 0
-
-        def trace(frame, event, _):
-            nonlocal lines
-            if frame.f_code.co_filename not in files:
-                return None
-            lines += event == "line"
-            if event == "line" and lines == interrupted_at:
-                sys.settrace(None)
-                raise Interrupt
-            return trace
-        sys.settrace(trace)
-        try:
-            train(model, [1])
-        finally:
-            sys.settrace(None)
-        return lines
+        return lines_of(lambda: train(model, [1]), modules, interrupted_at)
     for line in range(1, lines_of_a_step(0), 17):
         with pytest.raises(Interrupt):
             lines_of_a_step(line)

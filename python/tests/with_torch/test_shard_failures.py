@@ -1,13 +1,12 @@
 """What a sharded module does after interrupts and refusals."""
 
-import sys
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import penstock  # noqa: E402
 import penstock.torch  # noqa: E402
+from with_torch.interrupted_lines import Interrupt, lines_of  # noqa: E402
 
 
 def config_of(**more):
@@ -46,29 +45,10 @@ def test_a_backward_that_was_interrupted_leaves_no_gradient():
 
 @pytest.mark.parametrize("modules, every", [(("units", "gathering", "sharded"), 7), (("gathering",), 1)])
 def test_an_interrupt_anywhere_changes_no_later_step(modules, every):
-    files = {getattr(penstock.torch, name).__file__ for name in modules}
-
-    class Interrupt(BaseException):
-        pass
+    traced = [getattr(penstock.torch, name) for name in modules]
 
     def lines_of_a_step(model, interrupted_at):
-        lines = 0
-
-        def trace(frame, event, _):
-            nonlocal lines
-            if frame.f_code.co_filename not in files:
-                return None
-            lines += event == "line"
-            if event == "line" and lines == interrupted_at:
-                sys.settrace(None)
-                raise Interrupt
-            return trace
-        sys.settrace(trace)
-        try:
-            train(model)
-        finally:
-            sys.settrace(None)
-        return lines
+        return lines_of(lambda: train(model), traced, interrupted_at)
     plain = penstock.torch.shard(make_model(), config_of())
     count = lines_of_a_step(plain, 0)
     digests = [plain.digest()]
