@@ -93,6 +93,7 @@ class AdamW(torch.optim.Optimizer):
         self._calls = _Calls(many_threads=False, nested=False)
         self._lock = threading.Lock()
         self._is_closed = self._is_loading = False
+        self._left_masters: list[str] = []  # of the last state dictionary
         self._process = os.getpid()
         self._updates_on_device = update == "cuda"
         self._host_update = HostUpdate(self._workers)
@@ -166,7 +167,8 @@ class AdamW(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Takes what state_dict() or torch.optim.AdamW's has returned. Masters in float32 are written to the parameters of
-        16 bits, too; those that it does not have, or has of 16 bits as torch.optim.AdamW makes of them, are the parameters.
+        16 bits, too; those that it does not have, or has of 16 bits as torch.optim.AdamW makes of them, are the parameters; a
+        RuntimeWarning says which it has and does not take.
         The model's weights may be loaded before or after. Raises InvalidArgument, before anything changes, for states of
         other shapes, and for amsgrad; BudgetTooSmall and NoSpace, before too; errors of the disk, after which states are
         to be loaded again."""
@@ -180,6 +182,9 @@ class AdamW(torch.optim.Optimizer):
             super().load_state_dict(state_dict)
         finally:
             hook.remove()
+        if self._left_masters:
+            warnings.warn(f"masters of {len(self._left_masters)} parameters are not taken, the parameters keep their values; "
+                          f"{self._left_masters[0]}", RuntimeWarning, stacklevel=2)
 
     def __setstate__(self, state: dict) -> None:
         saved = {p: values for p, values in state["state"].items() if isinstance(values, Saved)}
@@ -204,6 +209,8 @@ class AdamW(torch.optim.Optimizer):
             restore(values, parameter, self._states[parameter], self._workers)
             self.state[parameter] = {**values.others, "step": new_count(values.step)}
         self._is_loading = False
+        left = [(self._states[p], values.why_master_is_left(self._states[p])) for p, values in saved.items()]
+        self._left_masters = [f"{states.name}: {why}" for states, why in left if why is not None]
 
     def __reduce_ex__(self, protocol):
         raise TypeError("penstock.torch.AdamW cannot be copied or pickled: its states are in a runtime; "

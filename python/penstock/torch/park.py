@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator
+from typing import NoReturn
 
 import torch
 
@@ -50,11 +51,15 @@ class _Memory:
         for tensor, absent in zip(self.tensors, self.absent):
             with _mode_of(tensor):
                 tensor.data = absent
+            # Of one tensor, not of its type: copy and pickle ask the object first.
+            tensor.__deepcopy__ = tensor.__reduce_ex__ = functools.partial(_refuse_copy, self.name)
 
     def give_to_tensors(self, values_are_the_same: bool = True) -> None:
         for tensor, view, place in zip(self.tensors, self.views, self.places):
             with _mode_of(tensor):
                 tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(self.storage, *view)
+            for name in ("__deepcopy__", "__reduce_ex__"):
+                tensor.__dict__.pop(name, None)
             if values_are_the_same:
                 note_move(tensor, place)
 
@@ -86,7 +91,9 @@ class Parked:
             for memory in memories:
                 memory.take_from_tensors()
                 parked.update((id(one), self) for one in memory.tensors)
-            self._hooks = [one.register_state_dict_pre_hook(_refuse_state_dict) for one in module.modules()]
+            for one in module.modules():
+                self._hooks += [one.register_state_dict_pre_hook(_refuse_state_dict),
+                                one.register_load_state_dict_pre_hook(_refuse_load)]
             store._parked.add(self)  # until unpark(), whoever keeps what park() returns
             for memory in memories:
                 memory.storage = None
@@ -163,7 +170,7 @@ def park(module: torch.nn.Module, store: Store, prefix: str = "") -> Parked:
     shared ones are parked once. Their bytes are in the store's host memory or on its drives, verified when they come
     back. The memory is free unless another tensor is a view of it: keep none. prefix: of their names in the store, for
     several modules in one. unpark(module) does what Parked.unpark() does, where an interrupt has lost what park() returns.
-    state_dict() of the module is refused meanwhile. A penstock.torch.AdamW of the parameters goes on after unpark() with
+    state_dict(), load_state_dict(), deep copies and pickling of the module are refused meanwhile. A penstock.torch.AdamW of the parameters goes on after unpark() with
     the same bits.
 
         with penstock.torch.park(model, store):
@@ -213,12 +220,19 @@ def unpark(module: torch.nn.Module) -> None:
         one.unpark()
 
 
-def _refuse_state_dict(module: torch.nn.Module, *_) -> None:
+def _refuse_state_dict(module: torch.nn.Module, *_, call: str = "state_dict()") -> None:
     """A hook. Its handle may outlive an interrupt."""
     for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
         if id(tensor) in parked:
-            _refuse("it is parked, and has no values", name, wanted="state_dict() after unpark()",
-                    advice="penstock.torch.unpark(module)", kind=FailedState)
+            _refuse_copy(name, call=call)
+
+
+_refuse_load = functools.partial(_refuse_state_dict, call="load_state_dict()")
+
+
+def _refuse_copy(name: str, *_, call: str = "a copy") -> NoReturn:
+    _refuse("it is parked, and has no values", name, wanted=f"{call} after unpark()", advice="penstock.torch.unpark(module)",
+            kind=FailedState)
 
 
 def _new_memories(memories: list[_Memory]) -> Iterator[torch.Tensor]:

@@ -35,7 +35,10 @@ class Saved:
         """Raises InvalidArgument for states that are not of the parameter, or are no states of AdamW."""
         number = _number_of(self._given_step)
         if not 0 <= number < 2**53 or number != int(number) or isinstance(self._given_step, str):
-            refuse("its number of steps is none", name, wanted="an integer, 0 or more", got=repr(self._given_step)[:80])
+            refuse("its number of steps is none", name, wanted="an integer from 0 to 2^53", got=repr(self._given_step)[:80])
+        if math.isnan(_number_of(self._master_step)):
+            refuse("its master_step is no number", name, wanted="the step that its master is of",
+                   got=repr(self._master_step)[:80])
         if self.has_amsgrad:
             refuse("its states are of amsgrad, which is not supported", name, got="max_exp_avg_sq")
         for key in ("exp_avg", "exp_avg_sq"):
@@ -62,6 +65,17 @@ class Saved:
         """Of this step, with all of its bits."""
         return "master" in self.tensors and self.tensors["master"].element_size() >= 4 \
             and _number_of(self._master_step) == self.step
+
+    def why_master_is_left(self, states: OffloadedStates) -> str | None:
+        """Why restore() takes the values of the parameter, although the dictionary has a master."""
+        if "master" not in self.tensors or (states.has_master and self.has_master):
+            return None
+        if not states.has_master:
+            return "its states have none: " + ("a parameter of float32 is its own" if states.parameter.dtype == torch.float32
+                                               else f"state_format {states.format!r}")
+        if self.tensors["master"].element_size() < 4:
+            return f"it is of {self.tensors['master'].dtype}"
+        return f"it is of step {_number_of(self._master_step):g}, and the moments are of step {self.step}"
 
     @staticmethod
     def _check_values(key: str, tensor: torch.Tensor, name: str) -> None:

@@ -277,7 +277,7 @@ def test_a_change_after_parking_is_still_seen():
 
 
 @pytest.mark.parametrize("state, text", [
-    ({"step": 10**400}, "number of steps"), ({"step": torch.empty((), device="meta")}, "number of steps"),
+    ({"step": 10**400}, "number of steps"), ({"step": 1e30}, r"(?s)number of steps.*2\^53"), ({"master_step": "x"}, "master_step"), ({"step": torch.empty((), device="meta")}, "number of steps"),
     ({"exp_avg_sq": torch.full((4,), -1.0).to(torch.float8_e4m3fn)}, "cannot have")])
 def test_states_with_absurd_values_are_refused(state, text):
     _, optimizer = one_parameter()
@@ -297,6 +297,21 @@ def test_dictionaries_of_another_form_are_refused(change):
 def test_a_learning_rate_without_a_value_is_refused(lr):
     with pytest.raises(penstock.InvalidArgument, match="lr"):
         penstock.torch.AdamW([torch.nn.Parameter(torch.zeros(4))], lr=lr)
+
+
+@pytest.mark.parametrize("dtype, master, step, text", [
+    (torch.float32, torch.ones(4), 1, "float32 is its own"), (torch.bfloat16, torch.ones(4), 0, "of step 0"),
+    (torch.bfloat16, torch.ones(4, dtype=torch.bfloat16), 1, "of torch.bfloat16"), (torch.bfloat16, torch.ones(4), 1, None)])
+def test_a_master_that_is_not_taken_is_told(dtype, master, step, text):
+    _, optimizer = one_parameter(dtype)
+    given = {"step": torch.tensor(1.0), "exp_avg": torch.zeros(4), "exp_avg_sq": torch.zeros(4), "master": master,
+             "master_step": torch.tensor(float(step))}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: given}})
+    assert [str(one.message) for one in caught if text is None or text not in str(one.message)] == []
+    assert len(caught) == (text is not None)
+    assert all(one.filename == __file__ for one in caught)
 
 
 def test_parameters_may_get_their_shape_later():

@@ -2,6 +2,8 @@
 
 import copy
 import gc
+import io
+import pickle
 import subprocess
 import sys
 
@@ -479,8 +481,23 @@ def test_a_parked_module_has_no_state_dict(store):
         for one in (model, model[0], torch.nn.Sequential(model)):
             with pytest.raises(penstock.FailedState, match=r"(?s)parked.*unpark\(module\)"):
                 one.state_dict()
+            with pytest.raises(penstock.FailedState, match=r"(?s)parked.*0\.weight|weight.*load_state_dict\(\) after unpark"):
+                one.load_state_dict(expected, strict=False)
     assert all(torch.equal(one, expected[name]) for name, one in model.state_dict().items())
-    assert not any(one._state_dict_pre_hooks for one in model.modules())
+    assert not any(one._state_dict_pre_hooks or one._load_state_dict_pre_hooks for one in model.modules())
+    model.load_state_dict(expected)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps, lambda one: torch.save(one, io.BytesIO())])
+def test_a_parked_module_is_not_copied(store, copied):
+    model = make_model()
+    with penstock.torch.park(model, store):
+        for one in (model, torch.nn.Sequential(model), model[0].weight, [model[0].bias]):
+            with pytest.raises(penstock.FailedState, match=r"(?s)parked.*a copy after unpark"):
+                copied(one)
+    copied(model)
+    assert torch.equal(copy.deepcopy(model)[0].weight, model[0].weight)
+    assert not any(vars(one) for one in model.parameters())
 
 
 def test_an_interrupt_at_any_time_loses_no_module(directory):
