@@ -181,6 +181,17 @@ Result<void> Contest::add_swap(Event& event, std::size_t setting) {
     contestant.work = work;
     contestant.name += work.compute ? " + Adam" : "";
     contestant.name += work.integrity ? " + checksums" : "";
+    if (update != nullptr) {
+      contestant.run = [run = contestant.run, update](double seconds) -> Result<Sample> {
+        const TileUpdate::Total before = update->total();
+        PENSTOCK_TRY_ASSIGN(Sample sample, run(seconds));
+        const TileUpdate::Total after = update->total();
+        if (after.tiles > before.tiles)
+          sample.update_s =
+              (after.seconds - before.seconds) / static_cast<double>(after.tiles - before.tiles);
+        return sample;
+      };
+    }
     event.contestants.push_back(std::move(contestant));
   }
   return ok();

@@ -1,5 +1,7 @@
 #include "figures.hpp"
 
+#include "swap/simulate/replay.hpp"
+
 #include <algorithm>
 
 namespace penstock::bench {
@@ -63,6 +65,62 @@ std::optional<measure::Center> ratio(const std::vector<Sample>& of, const std::v
   return measure::center(measure::ratios(rates(of), rates(*to)));
 }
 
+/// GB/s of a swap load with `slots` tiles in memory, by the decisions of a runtime.
+std::optional<double> simulate_swap(ByteCount tile, std::uint64_t slots, const swap::DiskRates& disk,
+                                    double update_s) {
+  swap::AccessTrace trace{.label = "swap"};
+  const auto tiles = static_cast<std::uint32_t>(4 * slots + 32);
+  for (std::uint32_t i = 0; i < tiles; ++i) {
+    trace.tensors.push_back({.name = "tile " + std::to_string(i),
+                             .size = tile,
+                             .purpose = tiers::Purpose::optimizer_tile,
+                             .write_behind = true,
+                             .retain = false});
+    trace.uses.push_back({i, swap::Access::modify});
+  }
+  swap::ReplayCosts costs{.disk = disk};
+  costs.use[static_cast<std::size_t>(tiers::Purpose::optimizer_tile)] =
+      static_cast<double>(tile.value()) / update_s;
+  const auto replay = swap::Replay::create(
+      trace,
+      {.host_budget = tile * slots, .costs = costs, .dropped_ahead = static_cast<std::uint32_t>(slots)});
+  if (!replay || !(*replay)->round()) return std::nullopt;
+  const auto round = (*replay)->round();
+  return round ? std::optional(static_cast<double>(round->total().value()) / round->seconds / 1e9)
+               : std::nullopt;
+}
+
+std::optional<measure::Center> compare_simulated(const Contest& contest, const Event& event,
+                                                 std::size_t who) {
+  using swap::BenchmarkPattern;
+  const Contestant& contestant = event.contestants[who];
+  const auto rates_of = [&](BenchmarkPattern pattern) -> std::vector<double> {
+    for (const Event& other : contest.events()) {
+      if (other.operation != pattern) continue;
+      const auto* samples = find(
+          other, [&](const Contestant& one) { return !one.is_fio && one.setting == contestant.setting; });
+      if (samples != nullptr) return rates(*samples);
+    }
+    return {};
+  };
+  const auto read = rates_of(BenchmarkPattern::read), write = rates_of(BenchmarkPattern::write),
+             mixed = rates_of(BenchmarkPattern::mixed);
+  const std::vector<Sample>& samples = event.samples[who];
+  if (contest.devices().size() != 1 || std::min({read.size(), write.size(), mixed.size()}) < samples.size())
+    return std::nullopt;
+  const std::uint64_t slots = ceil_divide(contestant.in_flight.value(), contest.tile_size().value()) +
+                              swap::DiskBenchmark::Options().spare;
+  std::vector<double> simulated;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const auto rate = simulate_swap(contest.tile_size(), slots,
+                                    {.read = read[i] * 1e9, .write = write[i] * 1e9, .mixed = mixed[i] * 1e9},
+                                    samples[i].update_s);
+    if (!rate) return std::nullopt;
+    simulated.push_back(*rate / samples[i].gb_per_second);
+  }
+  return measure::center(simulated);
+}
+
 void compare_swap(const Contest& contest, const Event& event, std::size_t who, Figure& figure) {
   const Contestant& contestant = event.contestants[who];
   const double tile = static_cast<double>(contest.tile_size().value());
@@ -75,6 +133,7 @@ void compare_swap(const Contest& contest, const Event& event, std::size_t who, F
                               return !one.is_fio && one.setting == contestant.setting;
                             }));
   }
+  if (contestant.work.compute) figure.simulated = compare_simulated(contest, event, who);
   if (!contestant.work.integrity) return;
   figure.to_unchecked =
       ratio(event.samples[who], find(event, [&](const Contestant& one) {

@@ -23,6 +23,9 @@ struct Figure {
   std::optional<measure::Center> to_fio;        ///< divided by the fio variant with the best median
   std::optional<measure::Center> to_mixed;      ///< swap only: divided by the mixed load of the same setting
   std::optional<measure::Center> to_unchecked;  ///< swap with checksums: divided by swap without
+  /// Swap with compute on one drive, beside all other operations: the rate that is simulated from theirs, divided by
+  /// it.
+  std::optional<measure::Center> simulated;
 };
 
 /// In the order of the events.

@@ -37,6 +37,7 @@ Json::Value to_json(const Figure& figure) {
   if (figure.to_fio) json["to_fio"] = to_json(*figure.to_fio);
   if (figure.to_mixed) json["to_mixed"] = to_json(*figure.to_mixed);
   if (figure.to_unchecked) json["to_unchecked"] = to_json(*figure.to_unchecked);
+  if (figure.simulated) json["simulated"] = to_json(*figure.simulated);
   return json;
 }
 

@@ -24,6 +24,10 @@ void print_swap(const Figure& figure) {
     fmt::print(", {:.3f} of the rate without checksums (spread {:.1f} %)", figure.to_unchecked->median,
                100 * figure.to_unchecked->spread);
   }
+  if (figure.simulated) {
+    fmt::print(", simulated {:.2f} of it (spread {:.1f} %)", figure.simulated->median,
+               100 * figure.simulated->spread);
+  }
   fmt::print("\n");
 }
 

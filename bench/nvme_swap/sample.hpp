@@ -11,6 +11,7 @@ struct Sample {
   double driver_s_per_gb = 0;                  ///< of our driver threads alone; 0 for fio
   double p50_us = 0, p99_us = 0, p999_us = 0;  ///< of requests, from submission to completion
   std::uint64_t requests = 0;
+  double update_s = 0;  ///< mean of a tile's update, with compute only
 };
 
 }  // namespace penstock::bench

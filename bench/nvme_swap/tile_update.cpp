@@ -82,6 +82,7 @@ Result<void> TileUpdate::initialize(const swap::DiskBenchmark::Piece& piece) {
 
 Result<void> TileUpdate::update(const swap::DiskBenchmark::Piece& piece) {
   Tile& tile = tile_of(piece);
+  const TimePoint began = Clock::steady().now();
   zero::BlockSeal seal(tile.blocks, tile.step + 1);
   PENSTOCK_TRY_ASSIGN(
       const auto outcome,
@@ -96,6 +97,8 @@ Result<void> TileUpdate::update(const swap::DiskBenchmark::Piece& piece) {
         .advice("check the drive and the kernel log");
   }
   ++tile.step;
+  ++total_.tiles;
+  total_.seconds += std::chrono::duration<double>(Clock::steady().now() - began).count();
   return ok();
 }
 

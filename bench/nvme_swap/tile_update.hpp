@@ -31,6 +31,13 @@ class TileUpdate {
   /// Updates the tile by one step. Errors: corrupted, when a block does not match its checksum.
   [[nodiscard]] Result<void> update(const swap::DiskBenchmark::Piece& piece);
 
+  /// Of all updates so far.
+  struct Total {
+    double seconds = 0;
+    std::uint64_t tiles = 0;
+  };
+  [[nodiscard]] Total total() const { return total_; }
+
  private:
   struct Tile {
     tiers::BlockTable blocks;
@@ -45,6 +52,7 @@ class TileUpdate {
   ByteCount tile_, block_;
   tiers::HostArena arena_;  // gradients, then parameters
   std::vector<float> initial_;
+  Total total_;
   std::vector<std::vector<Tile>> tiles_;  // by path, in file order
 };
 

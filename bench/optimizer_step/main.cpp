@@ -1,5 +1,6 @@
 // optimizer_step: measures how fast Engine::step() updates a model whose optimizer states are on disk. The rate
 // is given as a fraction of the disk's own limit for mixed reads and writes, measured before and after each step.
+#include "simulated_step.hpp"
 #include "state_formats.hpp"
 #include "stepper.hpp"
 #include "turns.hpp"
@@ -39,7 +40,7 @@ struct Arguments {
   std::string device = "nvme";
   std::string integrity = "on";
   std::vector<std::string> formats = {"fp32"};
-  bool turns = false;
+  bool turns = false, simulate = false;
 };
 
 std::string name_of(const StepperOptions& options) {
@@ -49,25 +50,42 @@ std::string name_of(const StepperOptions& options) {
 struct Contestant {
   std::string name;
   std::unique_ptr<Stepper> stepper;
-  std::vector<double> seconds, rates, limits, ratios;
+  std::unique_ptr<Stepper> in_memory;  // the same states in host memory; null: steps are not simulated
+  zero::simulate::PlannedStep planned;
+  std::vector<double> seconds, rates, limits, ratios, simulated;
 };
+
+/// The seconds of a step in memory; 0: it is not simulated.
+Result<double> step_in_memory(Contestant& contestant) {
+  if (!contestant.in_memory) return 0.0;
+  PENSTOCK_TRY_ASSIGN(const auto timing, contestant.in_memory->step());
+  return timing.step;
+}
 
 /// One step between two measurements of the disk's limit; round 0 is the warm-up.
 Result<void> take_part(Contestant& contestant, swap::DiskBenchmark& load, std::uint32_t round) {
-  PENSTOCK_TRY_ASSIGN(const auto before,
-                      load.run(swap::BenchmarkPattern::mixed, std::chrono::milliseconds(600)));
+  PENSTOCK_TRY_ASSIGN(const double memory_before, step_in_memory(contestant));
+  PENSTOCK_TRY_ASSIGN(const auto before, measure_disk(load, std::chrono::milliseconds(600)));
   PENSTOCK_TRY_ASSIGN(const auto timing, contestant.stepper->step());
-  PENSTOCK_TRY_ASSIGN(const auto after,
-                      load.run(swap::BenchmarkPattern::mixed, std::chrono::milliseconds(600)));
+  PENSTOCK_TRY_ASSIGN(const auto after, measure_disk(load, std::chrono::milliseconds(600)));
+  PENSTOCK_TRY_ASSIGN(const double memory_after, step_in_memory(contestant));
   if (round == 0) return ok();
-  const double limit = (before.bytes_per_second() + after.bytes_per_second()) / 2e9;
+  const swap::DiskRates disk = mean(before, after);
+  const double limit = disk.mixed / 1e9;
   const double rate = static_cast<double>((timing.read + timing.written).value()) / timing.step / 1e9;
   contestant.seconds.push_back(timing.step);
   contestant.rates.push_back(rate);
   contestant.limits.push_back(limit);
   contestant.ratios.push_back(rate / limit);
-  fmt::print("{:>6}  {:<26}{:>8.2f}{:>12}{:>12}{:>12.2f}{:>12.2f}{:>8.2f}\n", round, contestant.name,
+  fmt::print("{:>6}  {:<26}{:>8.2f}{:>12}{:>12}{:>12.2f}{:>12.2f}{:>8.2f}", round, contestant.name,
              timing.step, to_string(timing.read), to_string(timing.written), rate, limit, rate / limit);
+  if (contestant.in_memory) {
+    PENSTOCK_TRY_ASSIGN(const auto simulated, predict_step(contestant.planned, disk,
+                                                           {.update = (memory_before + memory_after) / 2}));
+    contestant.simulated.push_back(simulated.seconds / timing.step);
+    fmt::print("{:>12.2f}{:>8.2f}", simulated.seconds, contestant.simulated.back());
+  }
+  fmt::print("\n");
   return ok();
 }
 
@@ -139,6 +157,11 @@ Result<void> run(const Arguments& arguments) {
       options.integrity = integrity;
       PENSTOCK_TRY_ASSIGN(auto stepper, Stepper::create(options));
       contestants.push_back({.name = name_of(options), .stepper = std::move(stepper)});
+      if (!arguments.simulate) continue;
+      PENSTOCK_TRY_ASSIGN(contestants.back().planned, contestants.back().stepper->planned_step());
+      options.device = zero::OffloadDevice::cpu;
+      options.host_mib = 0;
+      PENSTOCK_TRY_ASSIGN(contestants.back().in_memory, Stepper::create(options));
     }
   }
   PENSTOCK_TRY_ASSIGN(auto load,
@@ -159,8 +182,8 @@ Result<void> run(const Arguments& arguments) {
         static_cast<double>(per_step.value()) / static_cast<double>(arguments.model.parameters));
   }
 
-  fmt::print("\n{:>6}  {:<26}{:>8}{:>12}{:>12}{:>12}{:>12}{:>8}\n", "round", "states", "step s", "read",
-             "written", "GB/s", "disk GB/s", "ratio");
+  fmt::print("\n{:>6}  {:<26}{:>8}{:>12}{:>12}{:>12}{:>12}{:>8}{:>12}{:>8}\n", "round", "states", "step s",
+             "read", "written", "GB/s", "disk GB/s", "ratio", "simulated", "of it");
   for (std::uint32_t round = 0; round <= arguments.rounds; ++round) {
     for (std::size_t i = 0; i < contestants.size(); ++i) {  // the first one rotates
       Contestant& contestant = contestants[(i + round) % contestants.size()];
@@ -168,9 +191,13 @@ Result<void> run(const Arguments& arguments) {
     }
   }
   for (const Contestant& one : contestants) {
-    fmt::print("{:>6}  {:<26}{:>8.2f}{:>36.2f}{:>12.2f}{:>8.2f}   spread of the ratio {:.0f} %\n", "median",
+    fmt::print("{:>6}  {:<26}{:>8.2f}{:>36.2f}{:>12.2f}{:>8.2f}   spread of the ratio {:.0f} %", "median",
                one.name, median(one.seconds), median(one.rates), median(one.limits), median(one.ratios),
                100 * spread(one.ratios));
+    if (one.in_memory)
+      fmt::print("; simulated {:.2f} of it, spread {:.0f} %", median(one.simulated),
+                 100 * spread(one.simulated));
+    fmt::print("\n");
   }
   const Contestant& first = contestants.front();
   for (std::size_t i = 1; i < contestants.size(); ++i) {
@@ -210,6 +237,8 @@ int main_body(int argc, char** argv) {
       ->check(CLI::IsMember(devices));
   app.add_flag("--turns", arguments.turns,
                "run one step for each line of standard input and print its figures as a line of JSON");
+  app.add_flag("--simulate", arguments.simulate,
+               "also measure the step in memory, and predict that on disk from it and the disk's rates");
   app.add_option("--format", arguments.formats, "state formats, measured alternately")
       ->capture_default_str()
       ->delimiter(',')

@@ -35,12 +35,13 @@ Result<Stepper::Timing> Stepper::step() {
   // the time that the writing takes alone.
   const TimePoint backward = Clock::steady().now();
   double writing = 0;
-  for (std::uint32_t unit = units_; unit-- > 0;) {
+  const auto units = static_cast<std::uint32_t>(model_.units.size());
+  for (std::uint32_t unit = units; unit-- > 0;) {
     auto gradients = rank_->engine().gradients(unit, *stream_);
     if (!gradients) return gradients.error();
     const DeviceTensor tensor = gradients->slots()[0].tensor;
     write(tensor);
-    if (unit == units_ - 1) writing = write(tensor) * (units_ + 1);  // no reduce() is running yet
+    if (unit == units - 1) writing = write(tensor) * (units + 1);  // no reduce() is running yet
     PENSTOCK_TRY(rank_->engine().reduce(std::move(*gradients), *stream_));
   }
   timing.gradient_accumulation = seconds_since(backward) - writing;
@@ -61,7 +62,8 @@ Result<Stepper::Timing> Stepper::step() {
 }
 
 Result<void> Stepper::open(const StepperOptions& options) {
-  zero::Config config{.stage = 3};
+  zero::Config& config = config_;
+  config.stage = 3;
   config.dtype = config.grad_accum_dtype = DType::bf16;
   config.offload_param.device = zero::OffloadDevice::cpu;
   config.offload_optimizer.device = options.device;
@@ -73,14 +75,13 @@ Result<void> Stepper::open(const StepperOptions& options) {
   config.penstock.host_budget = ByteCount(options.host_mib << 20);
   config.penstock.integrity = options.integrity ? zero::Integrity::checksum : zero::Integrity::off;
   config.penstock.state_format = options.format;
-  zero::ModelLayout model;
+  zero::ModelLayout& model = model_;
   for (std::uint64_t left = options.parameters; left > 0;) {
     const std::uint64_t count = std::min(left, options.unit_parameters);
     model.units.push_back({.name = fmt::format("unit{}", model.units.size()),
                            .parameters = {{"weight", ElementCount(count), 0}}});
     left -= count;
   }
-  units_ = static_cast<std::uint32_t>(model.units.size());
 
   auto workers = parallel::Workers::create({.threads = options.threads});
   if (!workers) return workers.error();

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "zero/simulate/planned_step.hpp"
+
 #include <penstock/base/stream.hpp>
 #include <penstock/parallel/workers.hpp>
 #include <penstock/zero/rank.hpp>
@@ -44,13 +46,18 @@ class Stepper {
   Result<Timing> step();
 
   [[nodiscard]] const zero::MemoryPlan& plan() const { return rank_->plan(); }
+  /// What is simulated of its steps.
+  [[nodiscard]] Result<zero::simulate::PlannedStep> planned_step() const {
+    return zero::simulate::plan_step(config_, model_, rank_->plan(), {});
+  }
   [[nodiscard]] swap::Runtime& runtime() { return rank_->runtime(); }
 
  private:
   Stepper() = default;
   Result<void> open(const StepperOptions& options);
 
-  std::uint32_t units_ = 0;
+  zero::Config config_;
+  zero::ModelLayout model_;
   std::optional<parallel::Workers> workers_;
   std::unique_ptr<zero::Rank> rank_;
   std::unique_ptr<tiers::Stream> stream_;

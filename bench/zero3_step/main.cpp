@@ -8,6 +8,7 @@
 #include "measure/run_main.hpp"
 #include "measure/statistics.hpp"
 #include "print_machine.hpp"
+#include "simulated_step.hpp"
 
 #include <penstock/base/time.hpp>
 #include <penstock/swap/disk_benchmark.hpp>
@@ -87,6 +88,16 @@ class Contestant {
     return Contestant(std::move(trainer));
   }
 
+  /// The phases of a step that waits for no update, and the update.
+  Result<zero::simulate::PhaseSeconds> take_phases() {
+    PENSTOCK_TRY_ASSIGN(const StepReport report, trainer_->step(step_++));
+    const TimePoint began = Clock::steady().now();
+    PENSTOCK_TRY(trainer_->finish_update());
+    return zero::simulate::PhaseSeconds{
+        .forward = report.took.forward,
+        .backward = report.took.backward + report.took.step,
+        .update = std::chrono::duration<double>(Clock::steady().now() - began).count()};
+  }
   /// Steps that follow each other: the first of them, which is not timed, begins the update that runs beside the next
   /// one's forward; that of the last one is not waited for in the time.
   Result<Turn> take(std::uint32_t steps) {
@@ -107,6 +118,13 @@ class Contestant {
     return turn;
   }
   [[nodiscard]] swap::Runtime& runtime() { return trainer_->runtime(); }
+  /// What is simulated of its steps.
+  [[nodiscard]] Result<zero::simulate::PlannedStep> planned_step(const Arguments& arguments) const {
+    PENSTOCK_TRY_ASSIGN(const auto config, configuration(arguments, /*on_disk=*/true));
+    return zero::simulate::plan_step(
+        config, gpt::layout_of(arguments.model, arguments.training, config.optimizer.type), trainer_->plan(),
+        {.micro_batches = arguments.training.micro_batches});
+  }
 
  private:
   explicit Contestant(std::unique_ptr<RankTrainer> trainer) : trainer_(std::move(trainer)) {}
@@ -115,26 +133,31 @@ class Contestant {
 };
 
 struct Series {
-  std::vector<double> memory, disk, disk_alone, to_longer, to_phases, stall;
+  std::vector<double> memory, disk, disk_alone, to_longer, to_phases, stall, predicted;
 };
 
 Result<void> measure_round(const Arguments& arguments, std::uint32_t round, Contestant& memory,
-                           Contestant& disk, swap::DiskBenchmark& load, Series& series) {
-  const auto limit_now = [&load]() -> Result<double> {
-    PENSTOCK_TRY_ASSIGN(const auto run,
-                        load.run(swap::BenchmarkPattern::mixed, std::chrono::milliseconds(600)));
-    return run.bytes_per_second();
-  };
+                           Contestant& disk, swap::DiskBenchmark& load,
+                           const zero::simulate::PlannedStep& planned, Series& series) {
+  const auto rates_now = [&load] { return measure_disk(load, std::chrono::milliseconds(500)); };
   std::array<Turn, 2> turns;  // in memory, on disk; the first one rotates
-  PENSTOCK_TRY_ASSIGN(const double before, limit_now());
+  PENSTOCK_TRY_ASSIGN(const swap::DiskRates before, rates_now());
+  PENSTOCK_TRY_ASSIGN(const auto phases_before, memory.take_phases());
   for (std::uint32_t i = 0; i < 2; ++i) {
     const bool on_disk = (i + round) % 2 == 1;
     PENSTOCK_TRY_ASSIGN(turns[on_disk ? 1 : 0], (on_disk ? disk : memory).take(arguments.steps));
   }
-  PENSTOCK_TRY_ASSIGN(const double after, limit_now());
+  PENSTOCK_TRY_ASSIGN(const auto phases_after, memory.take_phases());
+  PENSTOCK_TRY_ASSIGN(const swap::DiskRates after, rates_now());
   if (round == 0) return ok();
+  const swap::DiskRates rates = mean(before, after);
+  PENSTOCK_TRY_ASSIGN(const auto predicted,
+                      predict_step(planned, rates,
+                                   {.forward = (phases_before.forward + phases_after.forward) / 2,
+                                    .backward = (phases_before.backward + phases_after.backward) / 2,
+                                    .update = (phases_before.update + phases_after.update) / 2}));
   const auto& [in_memory, on_disk] = turns;
-  const double alone = (on_disk.read + on_disk.written) / ((before + after) / 2);
+  const double alone = (on_disk.read + on_disk.written) / rates.mixed;
   const double longer = std::max(in_memory.seconds, alone);
   const double phases =
       in_memory.seconds + std::max(alone - in_memory.took.forward, 0.0);  // in one step after the other
@@ -144,11 +167,14 @@ Result<void> measure_round(const Arguments& arguments, std::uint32_t round, Cont
   series.to_longer.push_back(on_disk.seconds / longer);
   series.to_phases.push_back(on_disk.seconds / phases);
   series.stall.push_back(on_disk.stalled.sum() / on_disk.seconds);
+  series.predicted.push_back(predicted.seconds / on_disk.seconds);
   const auto bytes = [](double count) { return to_string(ByteCount(static_cast<std::uint64_t>(count))); };
-  fmt::print("{:>6}{:>12.3f}{:>12.3f}{:>12.3f}{:>10.2f}{:>10.2f}{:>12.3f}{:>10.3f}{:>8.3f}{:>12}{:>12}\n",
-             round, in_memory.seconds, alone, on_disk.seconds, on_disk.seconds / longer,
-             on_disk.seconds / phases, on_disk.stalled.parameters, on_disk.stalled.gradients,
-             on_disk.stalled.step, bytes(on_disk.read), bytes(on_disk.written));
+  fmt::print(
+      "{:>6}{:>12.3f}{:>12.3f}{:>12.3f}{:>10.2f}{:>10.2f}{:>12.3f}{:>10.3f}{:>8.3f}{:>12}{:>12}{:>12.3f}{:>8."
+      "2f}\n",
+      round, in_memory.seconds, alone, on_disk.seconds, on_disk.seconds / longer, on_disk.seconds / phases,
+      on_disk.stalled.parameters, on_disk.stalled.gradients, on_disk.stalled.step, bytes(on_disk.read),
+      bytes(on_disk.written), predicted.seconds, predicted.seconds / on_disk.seconds);
   return ok();
 }
 
@@ -167,20 +193,22 @@ Result<void> run(const Arguments& arguments) {
              to_string(gpt::ModelDescription(arguments.model).element_count()),
              arguments.training.micro_batches * arguments.training.sequences * arguments.model.context,
              to_string(disk.runtime().host_memory().size()));
-  fmt::print("\n{:>6}{:>12}{:>12}{:>12}{:>20}{:>30}{:>24}\n", "", "in memory", "disk alone", "on disk",
-             "to the floor of", "on disk waits, s, for", "traffic of a step");
-  fmt::print("{:>6}{:>12}{:>12}{:>12}{:>10}{:>10}{:>12}{:>10}{:>8}{:>12}{:>12}\n", "round", "s a step",
-             "s a step", "s a step", "longer", "phases", "parameters", "gradients", "step", "read",
-             "written");
+  fmt::print("\n{:>6}{:>12}{:>12}{:>12}{:>20}{:>30}{:>24}{:>20}\n", "", "in memory", "disk alone", "on disk",
+             "to the floor of", "on disk waits, s, for", "traffic of a step", "simulated");
+  fmt::print("{:>6}{:>12}{:>12}{:>12}{:>10}{:>10}{:>12}{:>10}{:>8}{:>12}{:>12}{:>12}{:>8}\n", "round",
+             "s a step", "s a step", "s a step", "longer", "phases", "parameters", "gradients", "step",
+             "read", "written", "s a step", "of it");
+  PENSTOCK_TRY_ASSIGN(const auto planned, disk.planned_step(arguments));
   Series series;
   for (std::uint32_t round = 0; round <= arguments.rounds; ++round) {
-    PENSTOCK_TRY(measure_round(arguments, round, memory, disk, *load, series));
+    PENSTOCK_TRY(measure_round(arguments, round, memory, disk, *load, planned, series));
   }
   fmt::print(
-      "{:>6}{:>12.3f}{:>12.3f}{:>12.3f}{:>10.2f}{:>10.2f}   spread {:.0f} %; stalled {:.0f} % of the time\n",
+      "{:>6}{:>12.3f}{:>12.3f}{:>12.3f}{:>10.2f}{:>10.2f}   spread {:.0f} %; stalled {:.0f} % of the time; "
+      "simulated {:.2f} of it, spread {:.0f} %\n",
       "median", median(series.memory), median(series.disk_alone), median(series.disk),
       median(series.to_longer), median(series.to_phases), 100 * measure::spread(series.to_phases),
-      100 * median(series.stall));
+      100 * median(series.stall), median(series.predicted), 100 * measure::spread(series.predicted));
   return ok();
 }
 
@@ -205,7 +233,7 @@ int main_body(int argc, char** argv) {
   measure::add_rounds(app, arguments.rounds);
   if (const auto status = measure::parse(app, argc, argv)) return *status;
   // The rates of the schedule do not matter, but the steps must not run out.
-  arguments.training.steps = (arguments.steps + 1) * (arguments.rounds + 1) + 1;
+  arguments.training.steps = (arguments.steps + 3) * (arguments.rounds + 1) + 1;
   for (auto valid : {arguments.model.validate(), arguments.training.validate()}) {
     if (valid) continue;
     fmt::print(stderr, "error: {}\n", valid.error().message());

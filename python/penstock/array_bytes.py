@@ -47,6 +47,9 @@ def array_type_of(values, function: str, name: str = "values") -> ArrayType:
             refuse(function, "it is no dense tensor with bytes of its own", name,
                    got=f"{type(values).__name__}, {values.dtype}, {values.layout}, on {values.device}",
                    advice="of a DTensor: its to_local()")
+        if not _has_memory(values):
+            refuse(function, "its memory was freed, or it never had any", name, wanted="a tensor with values",
+                   got=f"{type(values).__name__}, {values.dtype}, shape {tuple(values.shape)}")
         return ArrayType("torch", values.dtype, tuple(values.shape), values.numel() * values.element_size())
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(values, (numpy.ndarray, numpy.generic)):
@@ -63,6 +66,15 @@ def array_type_of(values, function: str, name: str = "values") -> ArrayType:
     except (TypeError, ValueError, BufferError) as error:
         refuse(function, "it is no memory", name, wanted="an array of numpy, a tensor, or another buffer",
                got=f"{type(values).__name__} ({error})")
+
+
+def _has_memory(tensor) -> bool:
+    """Not where its storage was resized, or of a FakeTensor."""
+    if tensor.numel() == 0:
+        return True
+    storage = tensor.untyped_storage()
+    last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    return storage.nbytes() >= (last + 1) * tensor.element_size() and storage.device.type == tensor.device.type
 
 
 def bytes_of(values, type: ArrayType, function: str, name: str = "values"):

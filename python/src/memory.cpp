@@ -111,6 +111,8 @@ Memory Memory::of_dlpack(nb::handle object, const char* function, const char* ar
   }
   memory.data_ = static_cast<std::byte*>(memory.array_.data());
   memory.bytes_ = memory.array_.nbytes();
+  if (memory.data_ == nullptr && memory.bytes_ > 0)
+    refuse_object(object, function, argument, "it has no memory: it was freed, or never was there", "");
   const auto type = memory.array_.dtype();
   memory.dtype_ = dtype_of(type);
   memory.type_name_ =

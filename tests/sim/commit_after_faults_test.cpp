@@ -31,6 +31,7 @@ class FaultyEngines {
   /// Those of the copies, or of the swap files.
   [[nodiscard]] RankHooks hooks(bool of_swap_files) {
     const auto set = [this](swap::PathOptions& path) {
+      path.weight = 1;  // is not measured
       path.decorate = [this](std::unique_ptr<tiers::IoEngine> engine) {
         auto faulty = std::make_unique<tiers::FaultEngine>(std::move(engine), tiers::FaultPlan());
         engines_.push_back(faulty.get());

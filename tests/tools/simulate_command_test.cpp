@@ -41,7 +41,7 @@ TEST_F(SimulateCommand, PrintsWhatAStepTakesAndWhatWouldHelp) {
 
   EXPECT_EQ(result.status, 0) << result.err;
   for (const char* said :
-       {"trace train: 2 uses of 2 tensors, 2.0 MiB; host budget 1MiB, planned",
+       {"trace train: 2 uses of 2 tensors, 2.0 MiB; host budget 1.0 MiB, planned",
         "time                    5.000 s      7.000 s  100 %",
         "waits for room        2.000 s      4.000 s  57 %", "endurance of 1.0 GiB is 512 such steps",
         "a disk twice as fast                    4.000 s  -43 %"})
@@ -58,6 +58,77 @@ TEST_F(SimulateCommand, PrintsJson) {
   EXPECT_EQ(json["steady"]["read"].asUInt64(), 2u << 20);
   EXPECT_EQ(json["changes"][0]["what"], "a disk twice as fast");
   EXPECT_DOUBLE_EQ(json["steps_of_endurance"].asDouble(), 512);
+}
+
+class SimulateModel : public SimulateCommand {
+ protected:
+  SimulateModel() {
+    std::ofstream(file("node"))
+        << R"({"disk": {"read": "6 GB", "write": "4 GB", "mixed": "5 GB"}, "update": "20 GB",
+      "device": {"flops": 1e14, "link": "20 GB", "host_copy": "12 GB"}})";
+    std::ofstream(file("config"))
+        << R"({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2,
+      "bf16": {"enabled": true}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "zero_optimization": {
+        "stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/nvme"},
+        "offload_optimizer": {"device": "nvme", "nvme_path": "/nvme"}}})";
+  }
+  [[nodiscard]] ProgramResult run(std::vector<std::string> more) const {
+    std::vector<std::string> arguments = {"simulate",     "--model",   "gpt2",       "--config",
+                                          file("config"), "--machine", file("node"), "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_penstock(arguments);
+  }
+};
+
+TEST_F(SimulateModel, PrintsWhatItsStepsTake) {
+  const auto one = run({"--tokens", "1024"});
+  ASSERT_EQ(one.status, 0) << one.err;
+  const Json::Value json = one.json();
+  const double seconds = json["steady"]["seconds"].asDouble();
+  EXPECT_NEAR(json["tokens_per_second"].asDouble(), 2 * 1024 / seconds, 1e-6 * 2048 / seconds);
+  EXPECT_NEAR(json["tflops_per_rank"].asDouble(), 6 * 124439808.0 * 2048 / seconds / 1e12, 1e-3);
+  // Twelve bytes of states a parameter are read and written.
+  EXPECT_GE(json["steady"]["written"].asDouble(), 12 * 124439808.0);
+
+  const auto recomputed = run({"--tokens", "65536", "--recompute"}), kept = run({"--tokens", "65536"});
+  EXPECT_GT(recomputed.json()["steady"]["used"].asDouble(), 1.2 * kept.json()["steady"]["used"].asDouble());
+  const auto four = run({"--tokens", "1024", "--gpus", "4", "--nodes", "2"});
+  EXPECT_LT(four.json()["steady"]["written"].asDouble(), json["steady"]["written"].asDouble() / 7);
+  const auto kept_in_memory = run({"--tokens", "1024", "--host-budget", "8 GiB"});
+  EXPECT_LT(kept_in_memory.json()["steady"]["written"].asDouble(), json["steady"]["written"].asDouble());
+}
+
+TEST_F(SimulateModel, PrintsTokensAndOperations) {
+  const auto result = run_penstock({"simulate", "--model", "gpt2", "--config", file("config"), "--machine",
+                                    file("node"), "--tokens", "1024"});
+  EXPECT_EQ(result.status, 0) << result.err;
+  for (const char* said : {"tokens/s", "TFLOPS a rank", "waits for update", "update beside"})
+    EXPECT_NE(result.out.find(said), std::string::npos) << said << " in\n" << result.out;
+}
+
+TEST_F(SimulateModel, RefusesWhatItCannotUse) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{}, "--tokens"},
+      {{"--tokens", "0"}, "--tokens"},
+      {{"--tokens", "1024", "--lookahead", "1MiB"}, "--lookahead"},
+      {{"--tokens", "1024", "--eviction", "lru"}, "--eviction"},
+      {{"--tokens", "1024", file("trace")}, "trace"},
+      {{"--tokens", "1024", "--host-budget", "1MiB"}, "budget is too small"},
+      {{"--tokens", "1024", "--nodes", "0"}, "--nodes"}};
+  for (const auto& [more, said] : cases) {
+    const auto result = run(more);
+    EXPECT_NE(result.status, 0) << said;
+    EXPECT_NE(result.err.find(said), std::string::npos) << said << " in\n" << result.err;
+  }
+  const auto bare = run_penstock({"simulate", "--model", "gpt2", "--config", file("config"), "--machine",
+                                  file("machine"), "--tokens", "1024"});
+  EXPECT_NE(bare.err.find("device.flops"), std::string::npos) << bare.err;
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"simulate", "--machine", file("node")},
+        {"simulate", "--machine", file("node"), "--model", "gpt2", "--tokens", "1"},
+        {"simulate", file("trace"), "--machine", file("machine")},
+        {"simulate", file("trace"), "--machine", file("machine"), "--host-budget", "1MiB", "--gpus", "2"}})
+    EXPECT_EQ(run_penstock(arguments).status, 2);
 }
 
 TEST_F(SimulateCommand, TakesADistanceForReuseDistanceOnly) {

@@ -108,6 +108,9 @@ class _Transfer:
     """One read or write. A buffer on another device passes through host memory."""
 
     def __init__(self, is_read: bool, buffer: torch.Tensor, filename: str, validate: bool, offset: int) -> None:
+        if not isinstance(buffer, torch.Tensor):
+            raise InvalidArgument(f"the buffer is no tensor: {filename}, got {type(buffer).__name__} [aio_handle]",
+                                  operation="aio_handle", object=str(filename), reason="the buffer is no tensor")
         if not buffer.is_contiguous():
             raise InvalidArgument(f"the buffer is not contiguous: {filename}, got strides {buffer.stride()} [aio_handle]",
                                   operation="aio_handle", object=str(filename), reason="the buffer is not contiguous")

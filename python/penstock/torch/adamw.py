@@ -111,6 +111,8 @@ class AdamW(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict) -> None:
         """As torch.optim.Optimizer's. Raises InvalidArgument, or FailedState after close(), before anything changes."""
         self._check_open()
+        if not isinstance(param_group, dict) or "params" not in param_group:
+            refuse("it is no group", "param_group", wanted="a dictionary with params", got=repr(param_group)[:80])
         given = param_group["params"]
         if not isinstance(given, (torch.Tensor, set)):
             param_group["params"] = given = list(given)
@@ -134,7 +136,8 @@ class AdamW(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         if self._lock.locked():  # a signal handler would wait for the backward that it interrupts
-            refuse("a step is being made", "the optimizer", advice="call step() after the backward", kind=FailedState)
+            refuse("another thread makes a step, or a backward does", "the optimizer",
+                   advice="call step() after them", kind=FailedState)
         with self._calls("penstock.torch.AdamW", "step()"), self._lock:
             try:
                 self._check_whole()

@@ -35,8 +35,9 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def is_in_memory(tensor: torch.Tensor) -> bool:
-    """Whether each element has memory: those of a sharded or a parked module share one."""
-    return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()
+    """Whether each element has memory: those of a sharded or a parked module share one, and a FakeTensor has none."""
+    storage = tensor.untyped_storage()
+    return storage.nbytes() >= tensor.numel() * tensor.element_size() and storage.device.type == tensor.device.type
 
 
 def flat_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -62,8 +63,8 @@ def format_of(parameter: torch.Tensor, given: str | dict[torch.dtype, str], name
     if parameter.device.type == "meta":
         refuse("it has no memory", name, got="a tensor on the device meta", advice="make its values first")
     if not is_in_memory(local_of(parameter)):
-        refuse("its elements share memory", name, wanted="memory for each", got="an expanded tensor, or one of a sharded or a "
-               "parked module", advice="clone() it; model.step() of a sharded module updates its parameters; unpark() a parked one")
+        refuse("its elements share memory, or have none", name, wanted="memory for each", got="an expanded tensor, one whose "
+               "memory was freed, or one of a sharded or a parked module", advice="clone() it; model.step() of a sharded module updates its parameters; unpark() a parked one")
     if local_of(parameter).is_neg():
         refuse("its memory has other values: the negative bit is set", name, advice="p.data = p.data.resolve_neg()")
     if not is_dense(local_of(parameter)):
@@ -130,7 +131,7 @@ class OffloadedStates:
     def check_parameter(self, parameter: torch.Tensor) -> None:
         """Raises InvalidArgument."""
         if id(self.parameter) in parked:
-            refuse("it is parked", self.name, advice="unpark() the module before the step", kind=FailedState)
+            refuse("it is parked", self.name, advice="unpark() the module", kind=FailedState)
         if not self.are_of(parameter):
             refuse("the parameter is not the one that its states were made for", self.name,
                    wanted=f"shape {tuple(self._shape)}, {self._dtype}", got=f"{tuple(parameter.shape)}, {parameter.dtype}, strides {parameter.stride()}",

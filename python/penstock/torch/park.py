@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import warnings
 from collections.abc import Iterator
 from typing import NoReturn
 
@@ -32,6 +33,7 @@ class _Memory:
     views: list[tuple] = dataclasses.field(default_factory=list)
     absent: list[torch.Tensor] = dataclasses.field(default_factory=list)  # what they have while they are parked
     places: list[Place] = dataclasses.field(default_factory=list)  # where they were
+    versions: list[int] = dataclasses.field(default_factory=list)  # of `absent`, once the tensors have it
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
         value = torch.nan if tensor.is_floating_point() or tensor.is_complex() else 0
@@ -48,11 +50,13 @@ class _Memory:
 
     def take_from_tensors(self) -> None:
         """They keep the storage until it is None."""
+        self.versions = []
         for tensor, absent in zip(self.tensors, self.absent):
             with _mode_of(tensor):
                 tensor.data = absent
             # Of one tensor, not of its type: copy and pickle ask the object first.
             tensor.__deepcopy__ = tensor.__reduce_ex__ = functools.partial(_refuse_copy, self.name)
+            self.versions.append(_version_of(tensor))
 
     def give_to_tensors(self, values_are_the_same: bool = True) -> None:
         for tensor, view, place in zip(self.tensors, self.views, self.places):
@@ -62,6 +66,10 @@ class _Memory:
                 tensor.__dict__.pop(name, None)
             if values_are_the_same:
                 note_move(tensor, place)
+
+    def were_written(self) -> bool:
+        """Whether values were written to the tensors while they had none."""
+        return any(_version_of(tensor) != version for tensor, version in zip(self.tensors, self.versions))
 
     def first_changed(self) -> torch.Tensor | None:
         """A tensor that another has given memory while it was parked."""
@@ -115,6 +123,9 @@ class Parked:
                 _refuse("a tensor of it has got other memory while it was parked", memory.name,
                         wanted="what park() has left", got=f"shape {tuple(changed.shape)}, strides {changed.stride()}",
                         advice="its values are in the store under this name", kind=FailedState)
+        written = [memory.name for memory in self._memories if memory.were_written()]
+        if written:
+            warnings.warn(f"what was written to {', '.join(written[:3])} while it was parked is lost", RuntimeWarning, stacklevel=2)
         lost = [memory for memory in self._memories if memory.storage is None and memory.name not in self._store]
         for memory in lost:
             absent = [one.detach().clone() for one in memory.tensors]
@@ -194,6 +205,8 @@ def park(module: torch.nn.Module, store: Store, prefix: str = "") -> Parked:
         if hasattr(tensor, "to_local") or tensor.layout != torch.strided or tensor.device.type == "meta":
             _refuse("it has no memory of its own", name, wanted="a dense tensor",
                     got=f"{type(tensor).__name__}, {tensor.layout}, on {tensor.device}", kind=Unsupported)
+        if tensor.untyped_storage().device.type != tensor.device.type:
+            _refuse("it has no memory", name, got=type(tensor).__name__, kind=Unsupported)
         if tensor.device.type == "cpu" and tensor.is_shared():
             _refuse("other processes share its memory", name, advice="p.data = p.data.clone()", kind=Unsupported)
         if id(tensor) in parked:
@@ -215,7 +228,8 @@ def unpark(module: torch.nn.Module) -> None:
     found = {id(one): one for one in (parked.get(id(tensor)) for tensor in (*module.parameters(), *module.buffers()))
              if one is not None}
     if not found:
-        _refuse("it is not parked", "the module", wanted="one that park() has parked", kind=FailedState)
+        _refuse("it is not parked, or its tensors were replaced", "the module", wanted="one that park() has parked",
+                kind=FailedState)
     for one in found.values():
         one.unpark()
 
@@ -262,6 +276,10 @@ def _empty_caches(kinds: set[str]) -> None:
     """PyTorch keeps freed memory of a device for itself."""
     for kind in kinds - {"cpu"}:
         getattr(torch, kind).empty_cache()
+
+
+def _version_of(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _mode_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager:

@@ -55,8 +55,8 @@ def check(module: torch.nn.Module, whole: Iterable[type]) -> tuple[type, ...]:
             refuse("it is no dense tensor in host memory", name, got=f"{parameter.layout}, on {parameter.device}",
                     advice="shard the module before it is moved to a device", kind=Unsupported)
         if not is_in_memory(parameter):
-            refuse("its elements share memory", name, wanted="memory for each", got="an expanded tensor, or one of a module that "
-                   "was sharded, or is parked", advice="clone() it; make the module again, or unpark() it")
+            refuse("its elements share memory, or have none", name, wanted="memory for each", got="an expanded tensor, one "
+                   "whose memory was freed, or one of a module that was sharded, or is parked", advice="clone() it; make the module again, or unpark() it")
         if parameter.numel() == 0:
             refuse("it has no elements", name, kind=Unsupported)
         if parameter.grad is not None:

@@ -21,7 +21,7 @@ from .gathering import Gathering
 from .offloaded_states import dtype_names
 from .shard_arguments import (check, check_integer, check_ranks, convert, directory_of, dtype_of, is_finite, layout_of,
                               refuse)
-from .sharding_guards import Guards, refuse_state_dict
+from .sharding_guards import Guards, refuse_load, refuse_state_dict
 from .sharding_hooks import Hook, Parameters
 from .units import Part, Unit, divide
 
@@ -190,12 +190,12 @@ class Sharded(torch.nn.Module):
 
     def state_dict(self, *args, **kwargs):
         """Refused: the parameters are elsewhere. `with model.gathered() as module: module.state_dict()`."""
+        self._check_open("state_dict()")
         refuse_state_dict()
 
     def load_state_dict(self, *args, **kwargs):
         """Refused: what is in the parameters is lost when they leave. Load before shard(), or load_checkpoint()."""
-        refuse("its parameters are elsewhere", "load_state_dict()", advice="load the state before shard(); or load_checkpoint()",
-                kind=Unsupported)
+        refuse_load("the module")
 
     def _apply(self, *args, **kwargs):
         refuse("its parameters stay on the CPU, in the type of the configuration", "to(), half() and the like",
@@ -298,6 +298,7 @@ class Sharded(torch.nn.Module):
                 one.register_forward_pre_hook(Hook(self, "_before_forward", is_needed=True), prepend=True)
                 one.register_forward_hook(Hook(self, "_after_forward"), always_call=True)
                 one.register_state_dict_pre_hook(Hook(self._guards, "before_state_dict"))
+                one.register_load_state_dict_pre_hook(Hook(self._guards, "before_load"))
         of_all_optimizers = register_optimizer_step_pre_hook(Hook(self._guards, "before_optimizer"))
         self._optimizer_hook = weakref.finalize(self, of_all_optimizers.remove)
 

@@ -16,6 +16,11 @@ def refuse_state_dict() -> NoReturn:
            advice="with model.gathered() as module: module.state_dict(); or save_checkpoint()", kind=Unsupported)
 
 
+def refuse_load(name: str) -> NoReturn:
+    refuse("its parameters are elsewhere", f"load_state_dict() of {name}",
+           advice="load the state before shard(); or load_checkpoint()", kind=Unsupported)
+
+
 class Guards:
     """Hooks and checks that refuse a use of the parameters. unit_of: of all sharded parameters."""
 
@@ -25,6 +30,11 @@ class Guards:
     def before_state_dict(self, module: torch.nn.Module, *_) -> None:
         if any(not self._unit_of[one].is_gathered for one in module.parameters(recurse=False) if one in self._unit_of):
             refuse_state_dict()
+
+    def before_load(self, module: torch.nn.Module, *_) -> None:
+        for parameter in module.parameters(recurse=False):
+            if parameter in self._unit_of and not self._unit_of[parameter].is_gathered:
+                refuse_load(self._unit_of[parameter].name_of(parameter))
 
     def before_copy(self, parameters: dict[str, torch.nn.Parameter | None]) -> None:
         for parameter in parameters.values():

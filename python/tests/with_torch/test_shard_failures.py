@@ -24,6 +24,21 @@ def train(model, seed=0):
     return model.step()
 
 
+def test_the_module_of_a_sharded_one_loads_no_state():
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    state = {name: torch.full_like(one, 9) for name, one in module.state_dict().items()}
+    model = penstock.torch.shard(module, config_of())
+    for one in (module, module[1]):
+        with pytest.raises(penstock.Unsupported, match=r"(?s)elsewhere: load_state_dict\(\) of .*load_checkpoint"):
+            one.load_state_dict(state if one is module else {"running_mean": state["1.running_mean"]}, strict=False)
+    assert (module[1].running_mean == 0).all()
+    with pytest.raises(penstock.Unsupported, match="elsewhere"):
+        model.load_state_dict(state)
+    model.close()
+    with pytest.raises(penstock.FailedState, match="closed"):
+        model.state_dict()
+
+
 def test_a_backward_that_was_interrupted_leaves_no_gradient():
     module = make_model()
     raises = [False]

@@ -447,6 +447,51 @@ def test_what_has_no_shape_yet_is_not_parked(store):
         penstock.torch.park(torch.nn.LazyLinear(3), store)
 
 
+def freed():
+    values = torch.ones(3)
+    values.untyped_storage().resize_(0)
+    return values
+
+
+def fake():
+    with torch._subclasses.FakeTensorMode():
+        return torch.ones(3)
+
+
+@pytest.mark.parametrize("make", [freed, fake])
+def test_a_tensor_without_memory_is_refused(store, make):
+    store.put("a", torch.ones(3))
+    runtime = penstock.Runtime(1 << 16)
+    for call in (lambda: store.put("b", make()), lambda: store.get("a", into=make()),
+                 lambda: runtime.add("a", 12, in_memory=True).write(make())):
+        with pytest.raises(penstock.InvalidArgument, match="no memory|memory was freed|data pointer"):
+            call()
+    parameter = torch.nn.Parameter(make())
+    with pytest.raises(penstock.InvalidArgument, match="have none"):
+        penstock.torch.AdamW([parameter])
+    module = torch.nn.Module()
+    module.weight = parameter
+    with pytest.raises(penstock.Error, match="have none"):
+        penstock.torch.shard(module, {"train_micro_batch_size_per_gpu": 1})
+
+
+def test_a_fake_module_is_not_parked(store):
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(fake())
+    with pytest.raises(penstock.Unsupported, match="no memory: weight"):
+        penstock.torch.park(module, store)
+
+
+def test_what_is_written_to_a_parked_module_is_told(store):
+    module = torch.nn.PReLU()
+    parked = penstock.torch.park(module, store)
+    with torch.no_grad():
+        module.weight.fill_(7)
+    with pytest.warns(RuntimeWarning, match="written to weight"):
+        parked.unpark()
+    assert module.weight.item() == 0.25
+
+
 def test_a_nested_tensor_is_refused(store):
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     with pytest.raises(penstock.InvalidArgument, match="no dense tensor"):

@@ -1,5 +1,7 @@
 #include "swap/simulate/replay.hpp"
 
+#include <penstock/base/check.hpp>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -41,11 +43,22 @@ Result<void> check(const ReplayCosts& costs) {
 
 }  // namespace
 
+bool is_update(const AccessTrace& trace, const AccessTrace::Use& use) {
+  switch (trace.tensors[use.tensor].purpose) {
+    case tiers::Purpose::optimizer_tile: return true;
+    case tiers::Purpose::gradient_shard: return use.access == Access::read;
+    case tiers::Purpose::parameter_shard: return use.access != Access::read;
+    default: return false;
+  }
+}
+
 Result<std::unique_ptr<Replay>> Replay::create(const AccessTrace& trace, const ReplayOptions& options) {
   PENSTOCK_TRY(check_trace(trace));
   if (options.costs) PENSTOCK_TRY(check(*options.costs));
   std::unique_ptr<Replay> replay(new Replay(trace, options));
   PENSTOCK_TRY(replay->add_tensors());
+  PENSTOCK_TRY(replay->fill_memory());
+  replay->divide_uses(options.update_beside);
   if (options.predicted) {
     std::vector<NextUses::Use> order;
     order.reserve(trace.uses.size());
@@ -58,6 +71,7 @@ Result<std::unique_ptr<Replay>> Replay::create(const AccessTrace& trace, const R
 Replay::Replay(const AccessTrace& trace, const ReplayOptions& options)
     : trace_(trace),
       costs_(options.costs),
+      dropped_ahead_(options.dropped_ahead),
       budget_(tiers::Tier::host, options.host_budget, ledger_, alignment, options.ranges),
       extents_(disk_for(trace), alignment),
       residency_(store_, budget_, extents_, ledger_, *this,
@@ -90,6 +104,23 @@ Result<void> Replay::add(const AccessTrace::Tensor& tensor) {
   return residency_.add(id);
 }
 
+/// Gives contents to what stays in memory and is read before it is written: it has them from an earlier round.
+Result<void> Replay::fill_memory() {
+  std::vector<bool> seen(trace_.tensors.size());
+  for (const auto& [number, access] : trace_.uses) {
+    const auto& tensor = trace_.tensors[number];
+    const bool is_first = !seen[number];
+    seen[number] = true;
+    if (!is_first || access == Access::overwrite || tensor.on_disk || tensor.transient) continue;
+    const RequestId request = residency_.request(tensors_[number], Access::overwrite, Use::unrecorded);
+    residency_.advance();
+    const auto outcome = residency_.take(request);
+    if (!outcome || !*outcome) return budget_.too_small(tensor.size).object(tensor.name);
+    release({number, Access::overwrite});
+  }
+  return ok();
+}
+
 Result<void> Replay::put_on_disk(TensorId tensor) {
   const auto& description = store_.description(tensor);
   auto range =
@@ -103,14 +134,38 @@ Result<void> Replay::put_on_disk(TensorId tensor) {
   return ok();
 }
 
+/// The trainer makes all uses, or those that are not the update's.
+void Replay::divide_uses(bool update_beside) {
+  for (std::uint32_t i = 0; i < trace_.uses.size(); ++i)
+    (update_beside && is_update(trace_, trace_.uses[i]) ? update_ : trainer_).uses.push_back(i);
+  update_.next = update_.uses.size();
+  updated_before_.resize(trace_.tensors.size());
+  std::size_t end = update_.uses.size();
+  for (std::size_t i = update_.uses.size(); i-- > 0;) {
+    std::size_t& before = updated_before_[trace_.uses[update_.uses[i]].tensor];
+    before = std::max(before, end);
+    if (begins_flat(i)) end = i;
+  }
+}
+
+/// Whether the update's use is the first one of a flat: its gradient, or its shard if that gradient is elsewhere.
+bool Replay::begins_flat(std::size_t update_use) const {
+  const auto purpose = [&](std::size_t i) {
+    return trace_.tensors[trace_.uses[update_.uses[i]].tensor].purpose;
+  };
+  if (purpose(update_use) == tiers::Purpose::gradient_shard) return true;
+  return purpose(update_use) == tiers::Purpose::parameter_shard &&
+         (update_use == 0 || purpose(update_use - 1) != tiers::Purpose::gradient_shard);
+}
+
 Result<ReplayedRound> Replay::round() {
   const auto before = ledger_.traffic();
   const double began = disk_.now(), busy = disk_.busy();
   round_ = {};
-  for (std::size_t i = 0; i < trace_.uses.size(); ++i) {
-    if (auto used = use(trace_.uses[i]); !used)
-      return std::move(used).error().note("use  " + std::to_string(i) + " of the trace");
-  }
+  trainer_.next = 0;
+  has_gradient_ = false;
+  while (!trainer_.is_done() || !update_.is_done()) PENSTOCK_TRY(go_on());
+  update_.next = 0;
   residency_.end_round();
   residency_.advance();
   if (!costs_) finish_transfers();
@@ -122,44 +177,127 @@ Result<ReplayedRound> Replay::round() {
   return round_;
 }
 
-Result<void> Replay::use(const AccessTrace::Use& use) {
-  const TensorId tensor = tensors_[use.tensor];
-  const Access access = use.access;
-  const RequestId id = residency_.request(tensor, access, Use::unrecorded);
-  residency_.advance();
-  auto outcome = residency_.take(id);
-  while (!outcome) {
-    if (!disk_.is_idle()) {
-      wait_for_transfer(tensor);
-    } else if (residency_.fail_starved_request()) {
-      residency_.advance();
-    }
-    outcome = residency_.take(id);
+/// Begins what can begin, or else lets time pass until something ends.
+Result<void> Replay::go_on() {
+  bool begun = false;
+  for (Thread* const thread : {&trainer_, &update_}) {
+    PENSTOCK_TRY_ASSIGN(const bool has_begun, begin_use(*thread));
+    begun = begun || has_begun;
   }
-  PENSTOCK_TRY(*outcome);
-  residency_.record_use(tensor, access);  // with the grant, as Runtime::acquire()
-  residency_.advance();
-  hold(trace_.tensors[use.tensor]);
-  residency_.release(tensor, access);
-  residency_.advance();
-  if (!costs_) finish_transfers();
+  if (!begun) pass_time();
   return ok();
 }
 
-void Replay::wait_for_transfer(TensorId wanted) {
-  const bool is_loaded = disk_.loads(wanted);
-  const double began = disk_.now();
-  finish(*disk_.run(std::numeric_limits<double>::infinity()));
-  (is_loaded ? round_.waited_for_loads : round_.waited_for_room) += disk_.now() - began;
+const AccessTrace::Use& Replay::use_of(const Thread& thread) const {
+  return trace_.uses[thread.uses[thread.next]];
 }
 
-void Replay::hold(const AccessTrace::Tensor& tensor) {
-  if (!costs_) return;
-  const double rate = costs_->use[static_cast<std::size_t>(tensor.purpose)];
-  if (rate == 0) return;
-  const double began = disk_.now(), seconds = static_cast<double>(tensor.size.value()) / rate;
-  while (auto ended = disk_.run(std::max(0.0, began + seconds - disk_.now()))) finish(*ended);
-  round_.used += disk_.now() - began;
+/// True if the thread's next use has begun, or begun and ended.
+Result<bool> Replay::begin_use(Thread& thread) {
+  if (thread.is_done() || thread.computes) return false;
+  const auto [number, access] = use_of(thread);
+  const TensorId tensor = tensors_[number];
+  if (!thread.request) {
+    if (&thread == &trainer_ && waits_for_update({number, access})) return false;
+    thread.request = residency_.request(tensor, access, Use::unrecorded);
+    ask_ahead(thread, thread.next + 1);
+    const bool is_gradient = trace_.tensors[number].purpose == tiers::Purpose::gradient_shard;
+    if (&thread == &trainer_ && is_gradient && !std::exchange(has_gradient_, true)) ask_ahead(update_, 0);
+    residency_.advance();
+  }
+  const auto outcome = residency_.take(*thread.request);
+  if (!outcome) return false;
+  thread.request.reset();
+  if (!*outcome)
+    return Error(outcome->error()).note("use  " + std::to_string(thread.uses[thread.next]) + " of the trace");
+  residency_.record_use(tensor, access);  // with the grant, as Runtime::acquire()
+  residency_.advance();
+  thread.computes = true;
+  // An update goes through gradients and shards with the tiles, at their rate.
+  const bool with_tiles =
+      &thread == &update_ && trace_.tensors[number].purpose != tiers::Purpose::optimizer_tile;
+  thread.left = with_tiles ? 0 : seconds_of(trace_.tensors[number]);
+  if (thread.left == 0) end_use(thread);
+  return true;
+}
+
+void Replay::ask_ahead(const Thread& thread, std::size_t from) {
+  std::uint32_t asked = 0;
+  for (std::size_t i = from; i < thread.uses.size() && asked < dropped_ahead_; ++i) {
+    const std::uint32_t number = trace_.uses[thread.uses[i]].tensor;
+    const auto& tensor = trace_.tensors[number];
+    if (!tensor.on_disk || tensor.retain) continue;
+    residency_.prefetch(tensors_[number]);
+    ++asked;
+  }
+}
+
+double Replay::seconds_of(const AccessTrace::Tensor& tensor) const {
+  const double rate = costs_ ? costs_->use[static_cast<std::size_t>(tensor.purpose)] : 0;
+  return rate == 0 ? 0 : static_cast<double>(tensor.size.value()) / rate;
+}
+
+bool Replay::waits_for_update(const AccessTrace::Use& use) const {
+  if (update_.is_done()) return false;
+  return trace_.tensors[use.tensor].purpose == tiers::Purpose::gradient_shard ||
+         update_.next < updated_before_[use.tensor];
+}
+
+void Replay::end_use(Thread& thread) {
+  const AccessTrace::Use use = use_of(thread);
+  thread.computes = false;
+  ++thread.next;
+  const bool of_tile = trace_.tensors[use.tensor].purpose == tiers::Purpose::optimizer_tile;
+  if (&thread == &trainer_ || of_tile) {
+    release(use);
+  } else {
+    thread.held.push_back(use);
+  }
+  if (&thread == &update_ && (thread.is_done() || begins_flat(thread.next))) {
+    for (const AccessTrace::Use& held : std::exchange(thread.held, {})) release(held);
+  }
+  if (!costs_) finish_transfers();
+}
+
+void Replay::release(const AccessTrace::Use& use) {
+  residency_.release(tensors_[use.tensor], use.access);
+  residency_.advance();
+}
+
+/// Until a transfer or a use ends.
+void Replay::pass_time() {
+  constexpr double never = std::numeric_limits<double>::infinity();
+  const bool halves = trainer_.computes && update_.computes && costs_->shared_processor;
+  double next = never;
+  for (const Thread* const thread : {&trainer_, &update_})
+    if (thread->computes) next = std::min(next, std::max(0.0, thread->left) * (halves ? 2 : 1));
+  if (next == never && disk_.is_idle()) {
+    PENSTOCK_CHECK(residency_.fail_starved_request());
+    return residency_.advance();
+  }
+  const bool is_loaded = !trainer_.is_done() && disk_.loads(tensors_[use_of(trainer_).tensor]);
+  const double began = disk_.now();
+  const auto ended = disk_.run(next);
+  const double passed = disk_.now() - began;
+  account(passed, is_loaded);
+  for (Thread* const thread : {&trainer_, &update_}) {
+    if (!thread->computes) continue;
+    thread->left -= passed / (halves ? 2 : 1);
+    if (!ended && thread->left <= 1e-12 * (1 + passed)) end_use(*thread);
+  }
+  if (ended) finish(*ended);
+}
+
+/// `is_loaded`: what the trainer waits for was being read.
+void Replay::account(double seconds, bool is_loaded) {
+  if (!update_.is_done()) round_.update += seconds;
+  if (trainer_.computes) {
+    round_.used += seconds;
+  } else if (!trainer_.request) {
+    round_.waited_for_update += seconds;
+  } else {
+    (is_loaded ? round_.waited_for_loads : round_.waited_for_room) += seconds;
+  }
 }
 
 ByteCount Replay::flush() {

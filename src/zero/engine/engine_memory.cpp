@@ -2,6 +2,7 @@
 
 #include "zero/engine/engine_state.hpp"
 #include "zero/engine/runtime_room.hpp"
+#include "zero/layout/engine_tensors.hpp"
 #include "zero/layout/padded.hpp"
 #include "zero/layout/runtime_use.hpp"
 #include "zero/layout/update_slot.hpp"
@@ -123,42 +124,25 @@ DeviceSpan keep(DeviceRegion& region, ByteCount size, tiers::Purpose purpose) {
 
 Result<void> EngineState::add_shard(FlatState& flat) {
   const FlatLayout& layout = *flat.layout;
-  const ByteCount size = size_of(options_.config.dtype) * layout.shard.value();
+  tiers::TensorDescription shard = shard_tensor(options_.config, layout);
   if (options_.plan.shards_on_device) {
-    flat.kept_shard = keep(context_.parameter_region, size, tiers::Purpose::parameter_shard);
+    flat.kept_shard = keep(context_.parameter_region, shard.size, shard.purpose);
     return ok();
   }
-  return add(flat.shard, layout, {.begin = {}, .count = layout.shard},
-             {.name = layout.name + " parameter shard",
-              .purpose = tiers::Purpose::parameter_shard,
-              .size = size,
-              .write_behind = true,
-              .sealed_in_pass = options_.config.penstock.integrity == Integrity::off},
-             flat.shard_on_disk);
+  return add(flat.shard, layout, {.begin = {}, .count = layout.shard}, std::move(shard), flat.shard_on_disk);
 }
 
 Result<void> EngineState::add_gradients(FlatState& flat) {
   const FlatLayout& layout = *flat.layout;
   const TileRange whole{.begin = {}, .count = layout.shard};
-  const auto bytes = [&](DType dtype) { return size_of(dtype) * layout.shard.value(); };
+  tiers::TensorDescription gradient = gradient_tensor(options_.config, layout);
   if (options_.plan.tiles_on_device) {
-    flat.kept_gradient = keep(context_.gradient_region, bytes(options_.config.grad_accum_dtype),
-                              tiers::Purpose::gradient_shard);
+    flat.kept_gradient = keep(context_.gradient_region, gradient.size, gradient.purpose);
     return ok();
   }
-  PENSTOCK_TRY(add(flat.gradient, layout, whole,
-                   {.name = layout.name + " gradient shard",
-                    .purpose = tiers::Purpose::gradient_shard,
-                    .size = bytes(options_.config.grad_accum_dtype),
-                    .sealed_in_pass = options_.config.penstock.integrity == Integrity::off},
-                   options_.plan.gradients_on_disk));
+  PENSTOCK_TRY(add(flat.gradient, layout, whole, std::move(gradient), options_.plan.gradients_on_disk));
   if (options_.plan.shares_memory) return ok();
-  return add(flat.incoming_gradient, layout, whole,
-             {.name = layout.name + " incoming gradient",
-              .purpose = tiers::Purpose::staging,
-              .size = bytes(options_.config.dtype),
-              .transient = true},
-             false);
+  return add(flat.incoming_gradient, layout, whole, incoming_gradient_tensor(options_.config, layout), false);
 }
 
 Result<void> EngineState::add_tiles(std::uint32_t index, std::uint64_t& tile_number) {
@@ -180,22 +164,13 @@ Result<void> EngineState::add_tiles(std::uint32_t index, std::uint64_t& tile_num
 }
 
 Result<void> EngineState::add_tile(TileState& tile) {
-  const Config& config = options_.config;
-  const cpu_adam::TileLayout format = tile_layout(config, *tile.flat);
-  const ByteCount size = *cpu_adam::tile_bytes(format, tile.range.count);
+  tiers::TensorDescription states =
+      tile_tensor(options_.config, *tile.flat, tile.range, tile.number, tile.on_disk);
   if (options_.plan.tiles_on_device) {
-    tile.kept = keep(context_.optimizer_region, size, tiers::Purpose::optimizer_tile);
+    tile.kept = keep(context_.optimizer_region, states.size, states.purpose);
     return ok();
   }
-  return add(tile.tensor, *tile.flat, tile.range,
-             {.name = tile.name(),
-              .purpose = tiers::Purpose::optimizer_tile,
-              .size = size,
-              .block = *cpu_adam::block_bytes(format, cpu_adam::block_elements),
-              .write_behind = true,
-              .retain = !tile.on_disk,
-              .sealed_in_pass = true},
-             tile.on_disk);
+  return add(tile.tensor, *tile.flat, tile.range, std::move(states), tile.on_disk);
 }
 
 /// Records the plan's figures in the ledger, to compare them with the actual ones.

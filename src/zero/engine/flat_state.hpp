@@ -2,6 +2,7 @@
 
 #include "swap/transfer/transfer_engine.hpp"
 #include "tiers/device/event_pool.hpp"
+#include "zero/layout/engine_tensors.hpp"
 #include "zero/layout/tiles.hpp"
 
 #include <penstock/swap/runtime.hpp>
@@ -30,7 +31,7 @@ struct TileState {
   bool on_disk = false;
   bool updated_on_device = false;  ///< MemoryPlan::updated_on_device()
 
-  [[nodiscard]] std::string name() const { return flat->name + " optimizer tile " + std::to_string(number); }
+  [[nodiscard]] std::string name() const { return tile_name(*flat, number); }
 };
 
 /// Progress of a move for the trainer's thread. The mover sets it under the runtime's lock.

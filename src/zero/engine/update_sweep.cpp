@@ -235,13 +235,13 @@ class UpdateSweep::SweepHop final : public swap::Hop {
     if (flat.open_shard.held()) return finish_opening();
     if (!is_begun(flat)) PENSTOCK_TRY(optimizer_.check_same_step(flat));
     if (!flat.kept_gradient.empty()) return request_shard();
-    request(flat.gradient, swap::Access::read, swap::Use::recorded);
+    request(flat.gradient, swap::Access::read);
     opening_ = Opening::gradient;
     return true;
   }
 
-  void request(tiers::TensorId tensor, swap::Access access, swap::Use use) {
-    pending_ = context_.internals.request_for_mover(tensor, access, use);
+  void request(tiers::TensorId tensor, swap::Access access) {
+    pending_ = context_.internals.request_for_mover(tensor, access, swap::Use::recorded);
   }
 
   /// Takes the lease that was requested, then calls `next`.
@@ -262,11 +262,9 @@ class UpdateSweep::SweepHop final : public swap::Hop {
 
   Result<bool> request_shard() {
     if (!next_flat().kept_shard.empty()) return finish_opening();
-    // Where the parameter is a part of the master it is read too. Otherwise the use is not recorded, because an
-    // overwrite needs no prefetch.
+    // Where the parameter is a part of the master it is read too.
     const bool reads = optimizer_.reads_parameters();
-    request(next_flat().shard, reads ? swap::Access::modify : swap::Access::overwrite,
-            reads ? swap::Use::recorded : swap::Use::unrecorded);
+    request(next_flat().shard, reads ? swap::Access::modify : swap::Access::overwrite);
     const std::size_t after = sweep_.next_updated(next_flat_ + 1, step_.updates);
     if (reads && after < context_.flats.size()) (void)context_.runtime.prefetch(context_.flats[after].shard);
     opening_ = Opening::shard;

@@ -23,6 +23,8 @@ std::string key_of(tiers::Purpose purpose) {
   return key;
 }
 
+constexpr double flops_max = 1e18;
+
 /// A number of bytes, a second or in all. Reports one that cannot be used; it is 1 then.
 double number(config::StrictReader& reader, const Json::Value& object, const std::string& path,
               const std::string& key, double most) {
@@ -31,7 +33,7 @@ double number(config::StrictReader& reader, const Json::Value& object, const std
   if (json.isString()) value = static_cast<double>(config::parse_bytes(json.asString()).value_or(0));
   if (value >= 1 && value <= most) return value;
   const auto most_bytes = static_cast<std::uint64_t>(most);
-  reader.report(json.isNull() ? object : json, path + "." + key,
+  reader.report(json.isNull() ? object : json, path.empty() ? key : path + "." + key,
                 "wanted bytes, such as \"3.4 GB\", from 1 to " + to_string(ByteCount(most_bytes)));
   return 1;
 }
@@ -57,16 +59,40 @@ void read_use(config::StrictReader& reader, const Json::Value& use, Machine& mac
   }
 }
 
+void read_device(config::StrictReader& reader, const Json::Value& device, Machine& machine) {
+  if (!reader.is_object(device, "device", std::array<std::string_view, 3>{"flops", "link", "host_copy"}))
+    return;
+  const Json::Value& flops = device["flops"];
+  machine.device.flops = flops.isNumeric() ? flops.asDouble() : 0;
+  if (!(machine.device.flops >= 1 && machine.device.flops <= flops_max))
+    reader.report(flops.isNull() ? device : flops, "device.flops",
+                  "wanted floating-point operations a second, such as 1.2e14, from 1 to 1e18");
+  for (const auto& [key, rate] :
+       {std::pair("link", &machine.device.link), {"host_copy", &machine.device.host_copy}})
+    if (device.isMember(key)) *rate = number(reader, device, "device", key, rate_max);
+}
+
+void read_root(config::StrictReader& reader, const Json::Value& root, Machine& machine) {
+  const std::array<std::string_view, 5> known = {"disk", "use", "update", "device", "shared_processor"};
+  if (!reader.is_object(root, "", known)) return;
+  read_disk(reader, root["disk"], machine);
+  if (root.isMember("use")) read_use(reader, root["use"], machine);
+  if (root.isMember("update")) machine.update = number(reader, root, "", "update", rate_max);
+  if (root.isMember("device")) read_device(reader, root["device"], machine);
+  if (const Json::Value& shared = root["shared_processor"]; shared.isBool()) {
+    machine.costs.shared_processor = shared.asBool();
+  } else if (!shared.isNull()) {
+    reader.report(shared, "shared_processor", "wanted true or false");
+  }
+}
+
 }  // namespace
 
 Result<Machine> MachineFile::parse(std::string_view text, const std::string& name) {
   return config::read_strictly(operation, name, "the machine", "\"disk\"", text,
                                [](config::StrictReader& reader, const Json::Value& root) {
                                  Machine machine;
-                                 const std::array<std::string_view, 2> known = {"disk", "use"};
-                                 if (!reader.is_object(root, "", known)) return machine;
-                                 read_disk(reader, root["disk"], machine);
-                                 if (root.isMember("use")) read_use(reader, root["use"], machine);
+                                 read_root(reader, root, machine);
                                  return machine;
                                });
 }

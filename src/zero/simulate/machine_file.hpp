@@ -15,13 +15,22 @@ namespace penstock::zero::simulate {
 struct Machine {
   swap::ReplayCosts costs;
   ByteCount endurance;  ///< that the disk's maker lets be written (TBW); 0: not given
+  double update = 0;    ///< bytes of optimizer states a second that its processors update; 0: not given
+  /// Of each rank; 0: not given.
+  struct Device {
+    double flops = 0;      ///< floating-point operations a second, as achieved in matrix products
+    double link = 0;       ///< bytes a second that a rank receives in a gather
+    double host_copy = 0;  ///< bytes a second between host memory and the device
+  } device;
 };
 
 /// The text is Hjson as that of a configuration: JSON that may have comments. Rates are bytes a second. Example:
 ///
 ///     {
 ///       "disk": {"read": "6.8 GB", "write": "4 GB", "mixed": "5.1 GB", "endurance": "600 TB"},
-///       "use": {"parameter_shards": "20 GB", "optimizer_tiles": "9 GB"}   // others take no time
+///       "use": {"parameter_shards": "20 GB", "optimizer_tiles": "9 GB"},   // of traces; others take no time
+///       "update": "9 GB", "device": {"flops": 1.2e14, "link": "20 GB", "host_copy": "12 GB"},   // of models
+///       "shared_processor": true   // the update and the trainer share it
 ///     }
 struct MachineFile {
   /// Strict: an unknown key is an error. `name` stands for the file's in messages.

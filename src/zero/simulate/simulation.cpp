@@ -20,7 +20,9 @@ Result<Rounds> replay(const swap::AccessTrace& trace, const Machine& machine,
                                                    .eviction = options.eviction,
                                                    .reuse_distance_max = options.reuse_distance_max,
                                                    .lookahead = options.lookahead,
-                                                   .costs = machine.costs}));
+                                                   .costs = machine.costs,
+                                                   .update_beside = options.update_beside,
+                                                   .dropped_ahead = options.dropped_ahead}));
   PENSTOCK_TRY_ASSIGN(const swap::ReplayedRound first, replayed->round());
   Rounds rounds{first, first};
   for (std::uint32_t step = 1; step < options.steps; ++step) {

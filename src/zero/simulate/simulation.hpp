@@ -12,7 +12,9 @@ struct SimulationOptions {
   swap::Eviction eviction = swap::Eviction::planned;
   ByteCount reuse_distance_max;  ///< for Eviction::reuse_distance
   ByteCount lookahead;           ///< as in swap::RuntimeOptions
-  std::uint32_t steps = 4;       ///< > 0; the last one stands for all that follow
+  bool update_beside = false;    ///< these as in swap::ReplayOptions
+  std::uint32_t dropped_ahead = 0;
+  std::uint32_t steps = 4;  ///< > 0; the last one stands for all that follow
 };
 
 /// What steps of a trace take on a machine.

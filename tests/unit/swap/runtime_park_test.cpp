@@ -167,7 +167,7 @@ TEST(RuntimePark, LetsOtherThreadsHaveTensorsBeforeAndAfter) {
     });
   }
   int parked = 0;
-  for (int i = 0; i < 2000 && parked < 20; ++i) {
+  for (int i = 0; i < 200'000 && parked < 20; ++i) {
     const auto outcome = runtime->park();
     if (!outcome) {
       EXPECT_EQ(outcome.error().code(), ErrorCode::budget_too_small) << outcome.error().message();

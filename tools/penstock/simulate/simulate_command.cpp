@@ -1,5 +1,8 @@
 #include "command.hpp"
-#include "zero/simulate/simulation.hpp"
+#include "zero/estimate/named_model.hpp"
+#include "zero/simulate/planned_step.hpp"
+
+#include <penstock/zero/config/config_file.hpp>
 
 #include <filesystem>
 #include <map>
@@ -12,6 +15,7 @@ namespace {
 
 using swap::ReplayedRound;
 using zero::simulate::Machine;
+using zero::simulate::MachineFile;
 using zero::simulate::Simulation;
 using zero::simulate::SimulationOptions;
 
@@ -26,13 +30,29 @@ const std::map<std::string, swap::Eviction> evictions = {
 struct SimulateOptions {
   std::filesystem::path trace, machine;
   std::string host_budget, lookahead = "64 MiB", reuse_distance_max, eviction = "planned";
-  std::uint32_t steps = 4;
+  // Instead of a trace.
+  std::string model, config;
+  std::uint32_t gpus = 1, nodes = 1;
+  std::uint64_t tokens = 0;
+  bool recompute = false;
+  std::uint32_t steps = 4, dropped_ahead = 4;
   bool as_json = false;
 };
 
+/// What is simulated, and what is said of it.
+struct Case {
+  swap::AccessTrace trace;
+  Machine machine;
+  SimulationOptions settings;
+  double operations = 0;     ///< of a step of a model
+  std::uint64_t tokens = 0;  ///< of all ranks in a step of it
+};
+
 Result<SimulationOptions> settings_of(const SimulateOptions& options) {
-  SimulationOptions settings{
-      .host_budget = {}, .eviction = evictions.at(options.eviction), .steps = options.steps};
+  SimulationOptions settings{.host_budget = {},
+                             .eviction = evictions.at(options.eviction),
+                             .dropped_ahead = options.dropped_ahead,
+                             .steps = options.steps};
   PENSTOCK_TRY_ASSIGN(settings.host_budget, parse_size(operation, "--host-budget", options.host_budget));
   if (options.lookahead != "0") {
     PENSTOCK_TRY_ASSIGN(settings.lookahead, parse_size(operation, "--lookahead", options.lookahead));
@@ -55,13 +75,13 @@ std::string share_of(double part, double whole) {
   return whole > 0 ? fmt::format("{:.0f} %", 100 * part / whole) : "";
 }
 
-void print_report(const Simulation& simulation, const Machine& machine, const swap::AccessTrace& trace,
-                  const SimulateOptions& options) {
+void print_report(const Simulation& simulation, const Case& simulated, const SimulateOptions& options) {
+  const auto& [trace, machine, settings, operations, tokens] = simulated;
   ByteCount total;
   for (const auto& tensor : trace.tensors) total += tensor.size;
   fmt::print("trace {}: {} uses of {} tensors, {}; host budget {}, {}, lookahead {}\n\n", trace.label,
-             trace.uses.size(), trace.tensors.size(), to_string(total), options.host_budget, options.eviction,
-             options.lookahead);
+             trace.uses.size(), trace.tensors.size(), to_string(total), to_string(settings.host_budget),
+             options.eviction, to_string(settings.lookahead));
   const ReplayedRound &first = simulation.first, &steady = simulation.steady;
   fmt::print("{:<18} {:>12} {:>12}\n", "", "first step", fmt::format("step {}", options.steps));
   const auto seconds = [&](const char* what, double ReplayedRound::*member) {
@@ -72,9 +92,17 @@ void print_report(const Simulation& simulation, const Machine& machine, const sw
   seconds("  uses", &ReplayedRound::used);
   seconds("  waits for loads", &ReplayedRound::waited_for_loads);
   seconds("  waits for room", &ReplayedRound::waited_for_room);
+  if (settings.update_beside) {
+    seconds("  waits for update", &ReplayedRound::waited_for_update);
+    seconds("update beside", &ReplayedRound::update);
+  }
   seconds("disk busy", &ReplayedRound::disk_busy);
   fmt::print("{:<18} {:>12} {:>12}\n", "read", to_string(first.read), to_string(steady.read));
   fmt::print("{:<18} {:>12} {:>12}\n", "written", to_string(first.written), to_string(steady.written));
+  if (operations > 0) {
+    fmt::print("\n{:.0f} tokens/s, {:.3g} TFLOPS a rank\n", static_cast<double>(tokens) / steady.seconds,
+               operations / steady.seconds / 1e12);
+  }
   if (const double steps = steps_of_endurance(simulation, machine); steps > 0) {
     fmt::print("\nthe disk's endurance of {} is {:.3g} such steps, {:.1f} days\n",
                to_string(machine.endurance), steps, steps * steady.seconds / 86400);
@@ -93,17 +121,23 @@ Json::Value to_json(const ReplayedRound& round) {
   json["used"] = round.used;
   json["waited_for_loads"] = round.waited_for_loads;
   json["waited_for_room"] = round.waited_for_room;
+  json["waited_for_update"] = round.waited_for_update;
+  json["update"] = round.update;
   json["disk_busy"] = round.disk_busy;
   json["read"] = Json::UInt64{round.read.value()};
   json["written"] = Json::UInt64{round.written.value()};
   return json;
 }
 
-Json::Value to_json(const Simulation& simulation, const Machine& machine) {
+Json::Value to_json(const Simulation& simulation, const Case& simulated) {
   Json::Value json;
+  if (simulated.operations > 0) {
+    json["tokens_per_second"] = static_cast<double>(simulated.tokens) / simulation.steady.seconds;
+    json["tflops_per_rank"] = simulated.operations / simulation.steady.seconds / 1e12;
+  }
   json["first"] = to_json(simulation.first);
   json["steady"] = to_json(simulation.steady);
-  if (const double steps = steps_of_endurance(simulation, machine); steps > 0)
+  if (const double steps = steps_of_endurance(simulation, simulated.machine); steps > 0)
     json["steps_of_endurance"] = steps;
   json["changes"] = Json::arrayValue;
   for (const Simulation::Change& change : simulation.changes) {
@@ -115,15 +149,56 @@ Json::Value to_json(const Simulation& simulation, const Machine& machine) {
   return json;
 }
 
+Result<Case> case_of_trace(const SimulateOptions& options) {
+  Case simulated;
+  PENSTOCK_TRY_ASSIGN(simulated.settings, settings_of(options));
+  PENSTOCK_TRY_ASSIGN(simulated.trace, swap::load_trace(options.trace));
+  PENSTOCK_TRY_ASSIGN(simulated.machine, MachineFile::read(options.machine));
+  return simulated;
+}
+
+/// One rank of a model's training; all ranks do the same.
+Result<Case> case_of_model(const SimulateOptions& options) {
+  const std::uint32_t ranks = options.gpus * options.nodes;
+  PENSTOCK_TRY_ASSIGN(const Machine node, MachineFile::read(options.machine));
+  PENSTOCK_TRY_ASSIGN(auto model, zero::estimate::NamedModel::load(options.model));
+  print_notes(model.notes);
+  PENSTOCK_TRY_ASSIGN(auto file, zero::ConfigFile::read(options.config, {.world_size = ranks}));
+  print_notes(file.config.notes);
+  zero::Config& config = file.config;
+  if (config.optimizer.type == cpu_adam::Optimizer::muon) PENSTOCK_TRY(model.use_muon());
+  if (!options.host_budget.empty()) {
+    PENSTOCK_TRY_ASSIGN(config.penstock.host_budget,
+                        parse_size(operation, "--host-budget", options.host_budget));
+  }
+  const std::uint32_t micro_batches = config.gradient_accumulation_steps;
+  PENSTOCK_TRY_ASSIGN(const auto plan, zero::plan_memory(config, model.layout, ranks, options.gpus));
+  PENSTOCK_TRY_ASSIGN(
+      auto step, zero::simulate::plan_step(config, model.layout, plan, {.micro_batches = micro_batches}));
+  const zero::simulate::TrainingRun run{.ranks = ranks,
+                                        .ranks_per_node = options.gpus,
+                                        .micro_batches = micro_batches,
+                                        .tokens = options.tokens,
+                                        .recompute = options.recompute};
+  step.options.steps = options.steps;
+  Case simulated{.trace = std::move(step.trace),
+                 .machine = {},
+                 .settings = step.options,
+                 .operations = model_operations(model.layout, run),
+                 .tokens = options.tokens * micro_batches * ranks};
+  PENSTOCK_TRY_ASSIGN(simulated.machine, zero::simulate::share_of(node, model.layout, simulated.trace, run));
+  return simulated;
+}
+
 Result<void> run(const SimulateOptions& options) {
-  PENSTOCK_TRY_ASSIGN(const SimulationOptions settings, settings_of(options));
-  PENSTOCK_TRY_ASSIGN(const swap::AccessTrace trace, swap::load_trace(options.trace));
-  PENSTOCK_TRY_ASSIGN(const Machine machine, zero::simulate::MachineFile::read(options.machine));
-  PENSTOCK_TRY_ASSIGN(const Simulation simulation, simulate(trace, machine, settings));
+  PENSTOCK_TRY_ASSIGN(const Case simulated,
+                      options.model.empty() ? case_of_trace(options) : case_of_model(options));
+  PENSTOCK_TRY_ASSIGN(const Simulation simulation,
+                      simulate(simulated.trace, simulated.machine, simulated.settings));
   if (options.as_json)
-    print_json(to_json(simulation, machine));
+    print_json(to_json(simulation, simulated));
   else
-    print_report(simulation, machine, trace, options);
+    print_report(simulation, simulated, options);
   return ok();
 }
 
@@ -134,32 +209,72 @@ void add_simulate_command(CLI::App& app, ExitStatus& status) {
   CLI::App* command = app.add_subcommand(
       "simulate",
       "Predict the time, the waits and the bytes of the steps of a trace on a machine that is described");
-  command->add_option("trace", options->trace, "A trace of swap::save_trace()")
-      ->required()
-      ->type_name("FILE");
+  CLI::Option* const trace =
+      command->add_option("trace", options->trace, "A trace of swap::save_trace()")->type_name("FILE");
+  CLI::Option* const model =
+      command
+          ->add_option("--model", options->model,
+                       "Instead of a trace: a model as of penstock estimate, whose trace its layout gives")
+          ->type_name("NAME|FILE")
+          ->excludes(trace);
+  CLI::Option* const config =
+      command->add_option("--config", options->config, "Of the model: a ds_config.json")
+          ->type_name("FILE")
+          ->needs(model);
+  CLI::Option* const tokens =
+      command->add_option("--tokens", options->tokens, "Of the model: tokens of a micro-batch of a rank")
+          ->type_name("N")
+          ->needs(model)
+          ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40));
+  model->needs(config)->needs(tokens);
+  command->add_option("--gpus", options->gpus, "Of the model: GPUs per node, one rank each")
+      ->needs(model)
+      ->check(CLI::Range(1u, 65535u))
+      ->capture_default_str();
+  command->add_option("--nodes", options->nodes, "Of the model: nodes")
+      ->needs(model)
+      ->check(CLI::Range(1u, 65535u))
+      ->capture_default_str();
+  command->add_flag("--recompute", options->recompute, "Of the model: the backward repeats the forward")
+      ->needs(model);
   command
       ->add_option("--machine", options->machine,
-                   "The rates of its disk and of the uses, see docs/simulation.md")
+                   "The rates of its disk, of the uses and of its devices, see docs/simulation.md")
       ->required()
       ->type_name("FILE");
-  command->add_option("--host-budget", options->host_budget, "Host memory for tensors")
-      ->required()
+  command
+      ->add_option("--host-budget", options->host_budget,
+                   "Host memory for tensors; with --model that of a node, instead of the configuration's")
       ->type_name("SIZE");
-  command->add_option("--eviction", options->eviction, "The policy: planned, lru or reuse_distance")
-      ->check(CLI::IsMember(evictions))
-      ->capture_default_str();
+  CLI::Option* const eviction =
+      command->add_option("--eviction", options->eviction, "Of a trace: planned, lru or reuse_distance")
+          ->check(CLI::IsMember(evictions))
+          ->capture_default_str()
+          ->excludes(model);
   command->add_option("--reuse-distance-max", options->reuse_distance_max, "For reuse_distance")
-      ->type_name("SIZE");
+      ->type_name("SIZE")
+      ->needs(eviction);
   command
       ->add_option("--lookahead", options->lookahead,
-                   "Most bytes that are loaded before their use is asked for")
+                   "Of a trace: most bytes that are loaded before their use is asked for")
       ->type_name("SIZE")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->excludes(model);
+  command
+      ->add_option(
+          "--dropped-ahead", options->dropped_ahead,
+          "Of a trace: how many of the next tensors that leave memory after their use the trainer asks for, "
+          "as an engine does for tiles")
+      ->type_name("N")
+      ->capture_default_str()
+      ->excludes(model);
   command->add_option("--steps", options->steps, "How many; the last one stands for all that follow")
       ->check(CLI::Range(1u, 1000u))
       ->capture_default_str();
   command->add_flag("--json", options->as_json, "Print JSON");
-  command->callback([options, &status] {
+  command->callback([options, trace, model, &status] {
+    if (trace->count() + model->count() == 0) throw CLI::RequiredError("a trace or --model");
+    if (trace->count() > 0 && options->host_budget.empty()) throw CLI::RequiredError("--host-budget");
     const auto outcome = run(*options);
     status = outcome ? done : fail(outcome.error());
   });

@@ -57,6 +57,21 @@ TEST(ReplayCosts, HideWhatIsReadAheadBehindUses) {
   EXPECT_DOUBLE_EQ(seconds(page, 0.5), 4);  // reading takes longer
 }
 
+TEST(ReplayCosts, HideTensorsThatAreDroppedIfTheyAreAskedFor) {
+  AccessTrace trace = sweep(4, Access::read);
+  for (auto& tensor : trace.tensors) tensor.retain = false;
+  const auto seconds = [&](std::uint32_t dropped_ahead) {
+    const auto replay = Replay::create(trace, {.host_budget = page * 2,
+                                               .lookahead = page,
+                                               .costs = costs_of(2),
+                                               .dropped_ahead = dropped_ahead})
+                            .value();
+    return replay->round().value().seconds;
+  };
+  EXPECT_DOUBLE_EQ(seconds(0), 12);
+  EXPECT_DOUBLE_EQ(seconds(1), 9);  // only the first one is waited for
+}
+
 TEST(ReplayCosts, AreTheSumOfUsesAndWaits) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

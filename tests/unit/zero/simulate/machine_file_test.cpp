@@ -32,6 +32,19 @@ TEST(MachineFile, HasRatesAsNumbersOrSizes) {
   }
 }
 
+TEST(MachineFile, HasWhatStepsOfModelsTake) {
+  const Machine machine =
+      MachineFile::parse(std::string("{") + disk + R"(, "update": "9 GB", "shared_processor": true,
+        "device": {"flops": 1.2e14, "link": "20 GB", "host_copy": 12e9}})",
+                         "m")
+          .value();
+  EXPECT_EQ(machine.update, 9e9);
+  EXPECT_TRUE(machine.costs.shared_processor);
+  EXPECT_EQ(machine.device.flops, 1.2e14);
+  EXPECT_EQ(machine.device.link, 20e9);
+  EXPECT_EQ(machine.device.host_copy, 12e9);
+}
+
 TEST(MachineFile, NeedsOnlyADisk) {
   const Machine machine =
       MachineFile::parse("disk: {read: \"1 GB\", write: \"1 GB\", mixed: 1e9}", "m").value();
@@ -52,7 +65,11 @@ TEST(MachineFile, RefusesWhatIsNoMachine) {
   for (const std::string& text :
        {std::string("[]"), std::string("{}"), std::string("{\"disk\": 3}"), std::string("{"),
         std::string("{\0}", 3), std::string("{") + disk + ", \"use\": {\"tiles\": 1}}",
-        std::string("{") + disk + ", \"gpu\": 1}",
+        std::string("{") + disk + ", \"gpu\": 1}", std::string("{") + disk + ", \"update\": -1}",
+        std::string("{") + disk + ", \"shared_processor\": 1}",
+        std::string("{") + disk + ", \"device\": {\"link\": 1e9}}",
+        std::string("{") + disk + ", \"device\": {\"flops\": 1e30}}",
+        std::string("{") + disk + ", \"device\": {\"flops\": \"fast\"}}",
         std::string("{") + disk + ", \"use\": {\"optimizer_tiles\": 0}}"})
     EXPECT_NE(refusal_of(text), "") << text;
 }

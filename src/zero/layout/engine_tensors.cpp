@@ -1,0 +1,57 @@
+#include "zero/layout/engine_tensors.hpp"
+
+namespace penstock::zero {
+
+using tiers::Purpose;
+
+namespace {
+
+ByteCount shard_bytes(const FlatLayout& flat, DType dtype) {
+  return size_of(dtype) * flat.shard.value();
+}
+
+bool seals_in_pass(const Config& config) {
+  return config.penstock.integrity == Integrity::off;
+}
+
+}  // namespace
+
+tiers::TensorDescription shard_tensor(const Config& config, const FlatLayout& flat) {
+  return {.name = flat.name + " parameter shard",
+          .purpose = Purpose::parameter_shard,
+          .size = shard_bytes(flat, config.dtype),
+          .write_behind = true,
+          .sealed_in_pass = seals_in_pass(config)};
+}
+
+tiers::TensorDescription gradient_tensor(const Config& config, const FlatLayout& flat) {
+  return {.name = flat.name + " gradient shard",
+          .purpose = Purpose::gradient_shard,
+          .size = shard_bytes(flat, config.grad_accum_dtype),
+          .sealed_in_pass = seals_in_pass(config)};
+}
+
+tiers::TensorDescription incoming_gradient_tensor(const Config& config, const FlatLayout& flat) {
+  return {.name = flat.name + " incoming gradient",
+          .purpose = Purpose::staging,
+          .size = shard_bytes(flat, config.dtype),
+          .transient = true};
+}
+
+tiers::TensorDescription tile_tensor(const Config& config, const FlatLayout& flat, TileRange range,
+                                     std::uint32_t number, bool on_disk) {
+  const cpu_adam::TileLayout format = tile_layout(config, flat);
+  return {.name = tile_name(flat, number),
+          .purpose = Purpose::optimizer_tile,
+          .size = *cpu_adam::tile_bytes(format, range.count),
+          .block = *cpu_adam::block_bytes(format, cpu_adam::block_elements),
+          .write_behind = true,
+          .retain = !on_disk,
+          .sealed_in_pass = true};
+}
+
+std::string tile_name(const FlatLayout& flat, std::uint32_t number) {
+  return flat.name + " optimizer tile " + std::to_string(number);
+}
+
+}  // namespace penstock::zero

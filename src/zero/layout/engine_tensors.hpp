@@ -1,0 +1,26 @@
+#pragma once
+
+#include "zero/layout/shard_layout.hpp"
+#include "zero/layout/tiles.hpp"
+
+#include <penstock/tiers/store/tensor.hpp>
+#include <penstock/zero/config/config.hpp>
+
+#include <string>
+
+namespace penstock::zero {
+
+// The tensors that the engine of a rank adds to its runtime, without their keys.
+
+/// The rank's shard of the parameters of a flat.
+[[nodiscard]] tiers::TensorDescription shard_tensor(const Config& config, const FlatLayout& flat);
+/// The accumulated gradient of the shard.
+[[nodiscard]] tiers::TensorDescription gradient_tensor(const Config& config, const FlatLayout& flat);
+/// A reduced gradient on its way to the accumulated one.
+[[nodiscard]] tiers::TensorDescription incoming_gradient_tensor(const Config& config, const FlatLayout& flat);
+/// The optimizer states of a range of the shard. `number`: among the flat's tiles.
+[[nodiscard]] tiers::TensorDescription tile_tensor(const Config& config, const FlatLayout& flat,
+                                                   TileRange range, std::uint32_t number, bool on_disk);
+[[nodiscard]] std::string tile_name(const FlatLayout& flat, std::uint32_t number);
+
+}  // namespace penstock::zero

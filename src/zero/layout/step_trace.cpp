@@ -1,0 +1,186 @@
+#include "zero/layout/step_trace.hpp"
+
+#include "zero/layout/device_plan.hpp"
+#include "zero/layout/engine_tensors.hpp"
+#include "zero/layout/flat_residency.hpp"
+#include "zero/layout/padded.hpp"
+#include "zero/layout/plan_fingerprint.hpp"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace penstock::zero {
+
+namespace {
+
+using swap::Access;
+
+/// Numbers tensors by their first use, as a runtime records them.
+class Writer {
+ public:
+  explicit Writer(std::string label) { trace_.label = std::move(label); }
+
+  /// `number`: the tensor's, once it has one.
+  void use(std::optional<std::uint32_t>& number, const tiers::TensorDescription& tensor, bool on_disk,
+           Access access) {
+    if (!number) {
+      number = static_cast<std::uint32_t>(trace_.tensors.size());
+      trace_.tensors.push_back({.name = tensor.name,
+                                .size = tensor.size,
+                                .purpose = tensor.purpose,
+                                .on_disk = on_disk,
+                                .write_behind = tensor.write_behind,
+                                .retain = tensor.retain,
+                                .transient = tensor.transient});
+    }
+    trace_.uses.push_back({*number, access});
+  }
+  [[nodiscard]] swap::AccessTrace end() && { return std::move(trace_); }
+
+ private:
+  swap::AccessTrace trace_;
+};
+
+/// A rank's step, without bytes.
+class Step final : private FlatResidency::Effects {
+ public:
+  Step(const Config& config, const ModelLayout& model, const MemoryPlan& plan, std::uint32_t micro_batches)
+      : config_(config),
+        plan_(plan),
+        micro_batches_(micro_batches),
+        shards_(model, plan.ranks),
+        flats_(shards_.flats().size()),
+        device_(tiers::Tier::device, plan.device_flats(), ledger_),
+        leases_(tiers::Tier::host, plan.host_leases, ledger_, extent_alignment,
+                tiers::MemoryBudget::Ranges::counted),
+        in_place_(in_place_of(plan, config)),
+        residency_(shards_, config.dtype, in_place_, limits_of(plan, config, shards_),
+                   {.gathered = plan.shares_memory ? leases_ : device_, .gradients = device_}, order()) {}
+
+  /// Writes its uses to `writer`.
+  Result<void> run(Writer& writer) {
+    writer_ = &writer;
+    for (Flat& flat : flats_) flat = {};
+    PENSTOCK_TRY(residency_.begin_step(order(), *this));
+    const std::uint64_t units = shards_.unit_count();
+    for (std::uint64_t i = 0; i < 2 * units * micro_batches_; ++i)
+      PENSTOCK_TRY(visit(unit_at(i, units), /*backward=*/i / units % 2 == 1));
+    PENSTOCK_TRY(residency_.finish_gradients(*this));
+    PENSTOCK_TRY(residency_.drop_for_update("derive_trace", *this));
+    update();
+    residency_.end_step();
+    return ok();
+  }
+
+ private:
+  struct Flat {
+    std::optional<std::uint32_t> shard, gradient;  // their numbers in the trace
+    std::uint32_t closed = 0;                      // micro-batches whose gradient is complete
+    bool in_place = false;                         // the open gradient is the accumulated one
+  };
+
+  [[nodiscard]] std::vector<std::uint32_t> order() const {
+    return unit_order(shards_.unit_count(), micro_batches_);
+  }
+
+  Result<void> visit(std::uint32_t unit, bool backward) {
+    PENSTOCK_TRY(residency_.acquire(unit, *this));
+    residency_.lease(unit);
+    const bool trains = backward && !shards_.trained_by(unit).empty();
+    if (trains) PENSTOCK_TRY(residency_.open_gradients(unit, *this));
+    residency_.release(unit);
+    if (!trains) return ok();
+    for (const std::uint32_t flat : shards_.trained_by(unit))
+      if (residency_.close_gradient(flat)) ++flats_[flat].closed;
+    return residency_.reduce_buckets(*this);
+  }
+
+  void update() {
+    std::uint64_t tile_number = 0;
+    for (std::uint32_t f = 0; f < flats_.size(); ++f) {
+      const FlatLayout& flat = shards_.flats()[f];
+      if (flat.frozen) continue;
+      use_gradient(f, Access::read);
+      const bool reads = cpu_adam::shares_parameter(tile_layout(config_, FlatLayout{}).format);
+      use_shard(f, reads ? Access::modify : Access::overwrite);
+      std::uint32_t number = 0;
+      for (const TileRange& range : cut_into_tiles(flat, plan_.tile_elements)) {
+        const bool on_disk = !plan_.tiles_on_device && !plan_.in_host(tile_number++);
+        std::optional<std::uint32_t> of_tile;  // it is used once
+        if (on_disk)
+          writer_->use(of_tile, tile_tensor(config_, flat, range, number, true), true, Access::modify);
+        ++number;
+      }
+    }
+  }
+
+  void use_shard(std::uint32_t f, Access access) {
+    if (plan_.shards_on_device) return;
+    writer_->use(flats_[f].shard, shard_tensor(config_, shards_.flats()[f]),
+                 plan_.shards_on_disk && f >= plan_.flats_in_host, access);
+  }
+
+  void use_gradient(std::uint32_t f, Access access) {
+    if (plan_.tiles_on_device) return;
+    writer_->use(flats_[f].gradient, gradient_tensor(config_, shards_.flats()[f]), plan_.gradients_on_disk,
+                 access);
+  }
+
+  Result<void> gather(std::uint32_t flat) override {
+    use_shard(flat, Access::read);
+    return ok();
+  }
+  Result<void> drop(std::uint32_t) override { return ok(); }
+  Result<void> open_gradient(std::uint32_t flat) override {
+    flats_[flat].in_place = !residency_.gradient(flat).held();
+    if (flats_[flat].in_place) use_gradient(flat, Access::overwrite);
+    return ok();
+  }
+  Result<void> reduce(std::span<const std::uint32_t> flats) override {
+    for (const std::uint32_t flat : flats) {
+      if (!flats_[flat].in_place)
+        use_gradient(flat, flats_[flat].closed == 1 ? Access::overwrite : Access::modify);
+    }
+    return ok();
+  }
+  Result<void> finish_gradient(std::uint32_t) override { return ok(); }
+
+  const Config& config_;
+  const MemoryPlan& plan_;
+  const std::uint32_t micro_batches_;
+  const ShardLayout shards_;
+  std::vector<Flat> flats_;
+  tiers::Ledger ledger_;
+  tiers::MemoryBudget device_, leases_;
+  const InPlace in_place_;
+  FlatResidency residency_;
+  Writer* writer_ = nullptr;
+};
+
+}  // namespace
+
+Result<swap::AccessTrace> derive_trace(const Config& config, const ModelLayout& model, const MemoryPlan& plan,
+                                       const StepShape& shape) {
+  constexpr const char* operation = "derive_trace";
+  if (plan.fingerprint == 0 || plan.fingerprint != plan_fingerprint(config, model, plan.ranks)) {
+    return Error::invalid_argument(operation)
+        .object("plan")
+        .reason("it is of another configuration, layout or number of ranks")
+        .advice("pass what plan_memory() returns for them");
+  }
+  if (shape.rank >= plan.ranks)
+    return Error::invalid_argument(operation)
+        .object("rank")
+        .wanted("below " + std::to_string(plan.ranks))
+        .got(shape.rank);
+  if (shape.micro_batches == 0)
+    return Error::invalid_argument(operation).object("micro_batches").wanted("1 or more").got(0u);
+  Step step(config, model, plan, shape.micro_batches);
+  Writer first("first"), next("train");
+  PENSTOCK_TRY(step.run(first));  // what stays gathered is there from then on
+  PENSTOCK_TRY(step.run(next));
+  return std::move(next).end();
+}
+
+}  // namespace penstock::zero

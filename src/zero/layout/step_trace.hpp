@@ -1,0 +1,28 @@
+#pragma once
+
+#include <penstock/swap/access_trace.hpp>
+#include <penstock/zero/config/config.hpp>
+#include <penstock/zero/layout/memory_plan.hpp>
+#include <penstock/zero/layout/model_layout.hpp>
+
+#include <cstdint>
+
+namespace penstock::zero {
+
+struct StepShape {
+  std::uint32_t rank = 0;
+  /// > 0. Of a trainer that takes all micro-batches through a unit before the next one: 1.
+  std::uint32_t micro_batches = 1;
+};
+
+/// The uses of host memory in a training step of one rank, as its engine records them in each step after the first:
+/// units are acquired in unit_order(), each lease ends before the next acquire, and each unit gets a gradient; then one
+/// tile after the other is updated. The decisions are those of FlatResidency. Several tiles that are updated at a time
+/// are used in an order that time decides. Uses of activation checkpoints are not in it: the trainer orders them.
+///
+/// Errors: invalid_argument, for a plan of another configuration or layout, a rank that it does not have, and no
+/// micro-batches; budget_too_small, where the plan's memory has no room for so many of them.
+[[nodiscard]] Result<swap::AccessTrace> derive_trace(const Config& config, const ModelLayout& model,
+                                                     const MemoryPlan& plan, const StepShape& shape);
+
+}  // namespace penstock::zero

@@ -1,0 +1,123 @@
+#include "zero/simulate/planned_step.hpp"
+
+#include <gtest/gtest.h>
+#include <string>
+#include <utility>
+
+namespace penstock::zero::simulate {
+namespace {
+
+using tiers::Purpose;
+
+struct Planned {
+  Config config{.stage = 3};
+  ModelLayout model;
+  MemoryPlan plan;
+  PlannedStep step;
+};
+
+/// Four units of 2^18 parameters on two ranks, all on disk.
+Planned planned(std::uint32_t micro_batches) {
+  Planned made;
+  Config& config = made.config;
+  config.dtype = config.grad_accum_dtype = DType::bf16;
+  config.gradient_accumulation_steps = micro_batches;
+  config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"."}};
+  for (int unit = 0; unit < 4; ++unit) {
+    made.model.units.push_back(
+        {.name = std::to_string(unit), .parameters = {{"weight", ElementCount(1 << 18), 0}}});
+  }
+  made.plan = plan_memory(config, made.model, 2, 2).value();
+  made.step = plan_step(config, made.model, made.plan, {.micro_batches = micro_batches}).value();
+  return made;
+}
+
+/// Seconds of the trainer's uses, and of the update's.
+std::pair<double, double> seconds_of(const swap::AccessTrace& trace, const swap::ReplayCosts& costs) {
+  std::pair<double, double> seconds;
+  for (const auto& use : trace.uses) {
+    const auto& tensor = trace.tensors[use.tensor];
+    const double rate = costs.use[static_cast<std::size_t>(tensor.purpose)];
+    const bool in_update = is_update(trace, use);
+    if (rate == 0 || (in_update && tensor.purpose != Purpose::optimizer_tile)) continue;
+    (in_update ? seconds.second : seconds.first) += static_cast<double>(tensor.size.value()) / rate;
+  }
+  return seconds;
+}
+
+TEST(PlannedStep, HasTheSettingsOfThePlansRuntime) {
+  const Planned made = planned(1);
+  EXPECT_EQ(made.step.options.lookahead, made.plan.runtime_options(made.config, 0).lookahead);
+  EXPECT_EQ(made.step.options.dropped_ahead, made.plan.tiles_ahead);
+  EXPECT_TRUE(made.step.options.update_beside);
+  EXPECT_GE(made.step.options.host_budget, made.plan.host_staging());
+  EXPECT_LE(made.step.options.host_budget, made.plan.host_budget);
+}
+
+TEST(PlannedStep, TakesTheSecondsOfItsPhases) {
+  for (const std::uint32_t micro_batches : {1u, 3u}) {
+    const Planned made = planned(micro_batches);
+    for (const PhaseSeconds& seconds :
+         {PhaseSeconds{1, 2.5, 0.5}, PhaseSeconds{2, 1, 0.25}, PhaseSeconds{0, 0, 1}}) {
+      swap::ReplayCosts costs{};
+      set_use(costs, made.step.trace, seconds);
+      const auto [trainer, update] = seconds_of(made.step.trace, costs);
+      EXPECT_NEAR(trainer, seconds.forward + seconds.backward, 1e-9);
+      EXPECT_NEAR(update, seconds.update, 1e-9);
+    }
+  }
+}
+
+// 2^20 parameters and 100 tokens: 2^21 * 100 operations in the forward. A gather brings 2^20 bytes from the other
+// rank, and 2^20 bytes are copied from host memory.
+TEST(PlannedStep, TakesWhatTheMachineNeeds) {
+  const Planned made = planned(1);
+  const double mib = 1 << 20, operations = 2 * mib * 100;
+  Machine node{
+      .costs = {.disk = {.read = 3e9, .write = 2e9, .mixed = 4e9}}, .endurance = 1_GiB, .update = 1e9};
+  TrainingRun run{.ranks = 2, .ranks_per_node = 2, .tokens = 100};
+  const auto phases = [&] {
+    const Machine share = share_of(node, made.model, made.step.trace, run).value();
+    EXPECT_EQ(share.costs.disk.read, 1.5e9);
+    EXPECT_EQ(share.costs.disk.mixed, 2e9);
+    EXPECT_EQ(share.endurance, 512_MiB);
+    return seconds_of(made.step.trace, share.costs);
+  };
+  node.device = {.flops = operations};
+  EXPECT_NEAR(phases().first, 3, 1e-9);
+  EXPECT_NEAR(phases().second, 12 * mib / 2 / 0.5e9, 1e-4);  // fp32 states of half of the parameters
+  run.recompute = true;
+  EXPECT_NEAR(phases().first, 4, 1e-9);
+  node.device.link = mib / 4;
+  EXPECT_NEAR(phases().first, 4 + 8, 1e-9);  // the backward reduces gradients too
+  node.device.host_copy = mib / 5;
+  EXPECT_NEAR(phases().first, 5 + 10, 1e-9);
+}
+
+TEST(PlannedStep, NeedsRatesAndTokens) {
+  const Planned made = planned(1);
+  Machine node{.costs = {.disk = {.read = 1, .write = 1, .mixed = 1}}};
+  const auto message = [&](std::uint64_t tokens) {
+    const auto refused = share_of(node, made.model, made.step.trace, {.tokens = tokens});
+    return refused ? "" : refused.error().message();
+  };
+  EXPECT_NE(message(0).find("tokens"), std::string::npos);
+  EXPECT_NE(message(1).find("device.flops"), std::string::npos);
+  node.device.flops = 1;
+  EXPECT_NE(message(1).find("update"), std::string::npos);
+}
+
+TEST(PlannedStep, IsOfItsOwnPlan) {
+  const Planned made = planned(1);
+  ModelLayout other = made.model;
+  other.units.pop_back();
+  const auto refused = [&](const ModelLayout& model, const StepShape& shape) {
+    return plan_step(made.config, model, made.plan, shape).error().message();
+  };
+  EXPECT_NE(refused(other, {}).find("plan"), std::string::npos);
+  EXPECT_NE(refused(made.model, {.rank = 2}).find("below 2"), std::string::npos);
+  EXPECT_NE(refused(made.model, {.micro_batches = 0}).find("micro_batches"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace penstock::zero::simulate
