@@ -220,10 +220,10 @@ def test_a_state_dict_of_half_a_step_is_refused_to_a_signal_handler():
     refusals = []
 
     def save():
-        with pytest.raises(penstock.FailedState, match="another thread makes a step") as raised:
+        with pytest.raises(penstock.FailedState, match="a step is being made") as raised:
             optimizer.state_dict()
         refusals.append(raised.value)
-        with pytest.raises(penstock.FailedState, match="another thread makes a step"):
+        with pytest.raises(penstock.FailedState, match="a step is being made"):
             optimizer.load_state_dict({"state": {}, "param_groups": []})
     whole = host_update._step_tiles
     with pytest.MonkeyPatch.context() as patch:
