@@ -169,12 +169,12 @@ Result<void> measure_round(const Arguments& arguments, std::uint32_t round, Cont
   series.stall.push_back(on_disk.stalled.sum() / on_disk.seconds);
   series.predicted.push_back(predicted.seconds / on_disk.seconds);
   const auto bytes = [](double count) { return to_string(ByteCount(static_cast<std::uint64_t>(count))); };
-  fmt::print(
-      "{:>6}{:>12.3f}{:>12.3f}{:>12.3f}{:>10.2f}{:>10.2f}{:>12.3f}{:>10.3f}{:>8.3f}{:>12}{:>12}{:>12.3f}{:>8."
-      "2f}\n",
-      round, in_memory.seconds, alone, on_disk.seconds, on_disk.seconds / longer, on_disk.seconds / phases,
-      on_disk.stalled.parameters, on_disk.stalled.gradients, on_disk.stalled.step, bytes(on_disk.read),
-      bytes(on_disk.written), predicted.seconds, predicted.seconds / on_disk.seconds);
+  fmt::print("{:>6}{:>12.3f}{:>12.3f}{:>12.3f}{:>10.2f}{:>10.2f}{:>12.3f}{:>10.3f}{:>8.3f}{:>12}{:>12}",
+             round, in_memory.seconds, alone, on_disk.seconds, on_disk.seconds / longer,
+             on_disk.seconds / phases, on_disk.stalled.parameters, on_disk.stalled.gradients,
+             on_disk.stalled.step, bytes(on_disk.read), bytes(on_disk.written));
+  fmt::print("{:>12.3f}{:>8.2f}{:>12}{:>12}\n", predicted.seconds, predicted.seconds / on_disk.seconds,
+             to_string(predicted.read), to_string(predicted.written));
   return ok();
 }
 
@@ -193,11 +193,11 @@ Result<void> run(const Arguments& arguments) {
              to_string(gpt::ModelDescription(arguments.model).element_count()),
              arguments.training.micro_batches * arguments.training.sequences * arguments.model.context,
              to_string(disk.runtime().host_memory().size()));
-  fmt::print("\n{:>6}{:>12}{:>12}{:>12}{:>20}{:>30}{:>24}{:>20}\n", "", "in memory", "disk alone", "on disk",
+  fmt::print("\n{:>6}{:>12}{:>12}{:>12}{:>20}{:>30}{:>24}{:>44}\n", "", "in memory", "disk alone", "on disk",
              "to the floor of", "on disk waits, s, for", "traffic of a step", "simulated");
-  fmt::print("{:>6}{:>12}{:>12}{:>12}{:>10}{:>10}{:>12}{:>10}{:>8}{:>12}{:>12}{:>12}{:>8}\n", "round",
-             "s a step", "s a step", "s a step", "longer", "phases", "parameters", "gradients", "step",
-             "read", "written", "s a step", "of it");
+  fmt::print("{:>6}{:>12}{:>12}{:>12}{:>10}{:>10}{:>12}{:>10}{:>8}{:>12}{:>12}{:>12}{:>8}{:>12}{:>12}\n",
+             "round", "s a step", "s a step", "s a step", "longer", "phases", "parameters", "gradients",
+             "step", "read", "written", "s a step", "of it", "read", "written");
   PENSTOCK_TRY_ASSIGN(const auto planned, disk.planned_step(arguments));
   Series series;
   for (std::uint32_t round = 0; round <= arguments.rounds; ++round) {
