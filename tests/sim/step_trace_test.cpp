@@ -24,6 +24,11 @@ RunOptions random_run(std::uint64_t seed) {
   const auto tier = [&] { return random.below(3) == 0 ? OffloadDevice::cpu : OffloadDevice::nvme; };
   config.offload_optimizer.device = tier();
   config.offload_param.device = tier();
+  if (random.below(4) ==
+      0) {  // all flats stay gathered until the parameters change, and frozen ones for good
+    config.stage = 2;
+    config.offload_param = {};
+  }
   if (random.below(2) == 0) config.grad_accum_dtype = DType::fp32;
   if (random.below(2) == 0) config.penstock.state_format = cpu_adam::StateFormat::split;
   if (random.below(2) == 0) options.device_memory = tiers::DeviceMemory::separate;
@@ -37,7 +42,7 @@ RunOptions random_run(std::uint64_t seed) {
 }
 
 TEST(StepTrace, IsTheOneThatARunRecords) {
-  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+  for (std::uint64_t seed = 0; seed < 32; ++seed) {
     RunOptions options = random_run(seed);
     std::vector<std::optional<swap::AccessTrace>> recorded(options.ranks);
     options.before_step = [&](std::uint32_t step, std::uint32_t rank, swap::Runtime& runtime) {
