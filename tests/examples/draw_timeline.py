@@ -1,0 +1,45 @@
+"""scripts/draw-timeline draws the steps of a trace, and refuses one that has too few.
+
+  draw_timeline.py SCRIPT
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+
+def span(name: str, category: str, begin: float, seconds: float, row: int) -> dict:
+    return {"name": name, "cat": category, "ph": "X", "ts": begin * 1e6, "dur": seconds * 1e6, "pid": 0, "tid": row}
+
+
+def trace() -> dict:
+    """Steps of 1 s: half of it forward, half backward; the disk is busy in the first quarter."""
+    events = [{"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": name}}
+              for tid, name in ((0, "disk 1"), (1, "compute"))]
+    for step in range(4):
+        events += [span("wait for step", "wait", step, 0, 1), span("forward a<b", "compute", step, 0.5, 1),
+                   span("backward a<b", "compute", step + 0.5, 0.5, 1), span("read 1 MiB", "disk", step, 0.25, 0)]
+    return {"traceEvents": events}
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        given, drawn = pathlib.Path(directory) / "trace.json", pathlib.Path(directory) / "trace.svg"
+        given.write_text(json.dumps(trace()), encoding="utf-8")
+
+        def run(*more: str) -> subprocess.CompletedProcess:
+            return subprocess.run([sys.executable, sys.argv[1], given, drawn, *more], capture_output=True, text=True, check=False)
+
+        assert run("--step", "2").returncode == 0
+        svg = drawn.read_text(encoding="utf-8")
+        assert svg.count("forward a&lt;b, 500.00 ms") == 2 and "1000 ms, step 3" in svg and "2000 ms" in svg, svg
+        # Of 1100 pixels for two steps, the disk's quarter of the first.
+        assert '<rect x="90.00" y="88" width="137.50"' in svg, svg
+        refused = run("--step", "3")
+        assert refused.returncode != 0 and "has 4 steps" in refused.stderr, refused
+        assert run("--rank", "1").returncode != 0
+
+
+if __name__ == "__main__":
+    main()
