@@ -44,7 +44,7 @@ TEST_F(SimulateCommand, PrintsWhatAStepTakesAndWhatWouldHelp) {
        {"trace train: 2 uses of 2 tensors, 2.0 MiB; host budget 1.0 MiB, planned",
         "time                    5.000 s      7.000 s  100 %",
         "waits for room        2.000 s      4.000 s  57 %", "endurance of 1.0 GiB is 512 such steps",
-        "a disk twice as fast                    4.000 s  -43 %"})
+        "a disk twice as fast                        4.000 s  -43 %"})
     EXPECT_NE(result.out.find(said), std::string::npos) << said << " in\n" << result.out;
 }
 

@@ -7,8 +7,6 @@
 
 namespace penstock::zero::simulate {
 
-using swap::DiskRates;
-
 Result<PlannedStep> plan_step(const Config& config, const ModelLayout& model, const MemoryPlan& plan,
                               const StepShape& shape) {
   PlannedStep step;
@@ -45,57 +43,6 @@ void set_use(swap::ReplayCosts& costs, const swap::AccessTrace& trace, const Pha
   set(Purpose::parameter_shard, shards, seconds.forward + seconds.backward - of_gradients);
   set(Purpose::gradient_shard, gradients, of_gradients);
   set(Purpose::optimizer_tile, tiles, seconds.update);
-}
-
-namespace {
-
-double seconds_at(double amount, double rate) {
-  return rate > 0 ? amount / rate : 0;
-}
-
-Error not_given(const char* key) {
-  return Error::invalid_argument("simulate")
-      .object(key)
-      .reason("the machine file does not give it")
-      .advice("add it, see docs/simulation.md");
-}
-
-}  // namespace
-
-double model_operations(const ModelLayout& model, const TrainingRun& run) {
-  return 6.0 * static_cast<double>(model.element_count().value()) * static_cast<double>(run.tokens) *
-         run.micro_batches;
-}
-
-Result<Machine> share_of(const Machine& node, const ModelLayout& model, const swap::AccessTrace& trace,
-                         const TrainingRun& run) {
-  if (run.tokens == 0)
-    return Error::invalid_argument("simulate").object("tokens").wanted("1 or more").got(std::uint64_t{0});
-  if (node.device.flops == 0) return not_given("device.flops");
-  if (node.update == 0) return not_given("update");
-  Machine share = node;
-  const double parts = run.ranks_per_node;
-  for (double DiskRates::*rate : {&DiskRates::read, &DiskRates::write, &DiskRates::mixed})
-    share.costs.disk.*rate /= parts;
-  share.endurance = node.endurance / run.ranks_per_node;
-
-  const auto parameters = static_cast<double>(model.element_count().value());
-  const double ranks = run.ranks, forward = model_operations(model, run) / 3;
-  const double shards = 2 * parameters / ranks * run.micro_batches, others = shards * (ranks - 1);  // bytes
-  const auto longest = [&](double operations, double times) {
-    return std::max({seconds_at(operations, node.device.flops), seconds_at(others * times, node.device.link),
-                     seconds_at(shards * times, node.device.host_copy)});
-  };
-  double tiles = 0;
-  for (const auto& use : trace.uses) {
-    const auto& tensor = trace.tensors[use.tensor];
-    if (tensor.purpose == tiers::Purpose::optimizer_tile) tiles += static_cast<double>(tensor.size.value());
-  }
-  set_use(share.costs, trace,
-          {.forward = longest(forward, 1),
-           .backward = longest(forward * (run.recompute ? 3 : 2), 2),
-           .update = tiles / (node.update / parts)});
-  return share;
 }
 
 }  // namespace penstock::zero::simulate

@@ -8,29 +8,6 @@ namespace penstock::zero::simulate {
 
 namespace {
 
-/// A change that shortens a step by less is not worth a line.
-constexpr double gain_min = 0.005;
-
-using Rounds = std::pair<swap::ReplayedRound, swap::ReplayedRound>;  // the first and the last
-
-Result<Rounds> replay(const swap::AccessTrace& trace, const Machine& machine,
-                      const SimulationOptions& options) {
-  PENSTOCK_TRY_ASSIGN(const auto replayed,
-                      swap::Replay::create(trace, {.host_budget = options.host_budget,
-                                                   .eviction = options.eviction,
-                                                   .reuse_distance_max = options.reuse_distance_max,
-                                                   .lookahead = options.lookahead,
-                                                   .costs = machine.costs,
-                                                   .update_beside = options.update_beside,
-                                                   .dropped_ahead = options.dropped_ahead}));
-  PENSTOCK_TRY_ASSIGN(const swap::ReplayedRound first, replayed->round());
-  Rounds rounds{first, first};
-  for (std::uint32_t step = 1; step < options.steps; ++step) {
-    PENSTOCK_TRY_ASSIGN(rounds.second, replayed->round());
-  }
-  return rounds;
-}
-
 struct Alternative {
   const char* what;
   std::function<void(Machine&, SimulationOptions&)> change;
@@ -56,22 +33,45 @@ const Alternative alternatives[] = {
 
 }  // namespace
 
-Result<Simulation> simulate(const swap::AccessTrace& trace, const Machine& machine,
-                            const SimulationOptions& options) {
+void Simulation::note_change(std::string what, double seconds) {
+  constexpr double gain_min = 0.005;  // a smaller one is not worth a line
+  if (seconds >= steady.seconds * (1 - gain_min)) return;
+  const auto later = std::upper_bound(changes.begin(), changes.end(), seconds,
+                                      [](double a, const Change& b) { return a < b.seconds; });
+  changes.insert(later, {std::move(what), seconds});
+}
+
+Result<Simulation> simulate_steps(const swap::AccessTrace& trace, const Machine& machine,
+                                  const SimulationOptions& options) {
   if (options.steps == 0)
     return Error::invalid_argument("simulate").object("steps").wanted("1 or more").got(std::uint64_t{0});
-  PENSTOCK_TRY_ASSIGN(const Rounds rounds, replay(trace, machine, options));
-  Simulation simulation{.first = rounds.first, .steady = rounds.second};
+  PENSTOCK_TRY_ASSIGN(const auto replayed,
+                      swap::Replay::create(trace, {.host_budget = options.host_budget,
+                                                   .eviction = options.eviction,
+                                                   .reuse_distance_max = options.reuse_distance_max,
+                                                   .lookahead = options.lookahead,
+                                                   .costs = machine.costs,
+                                                   .update_beside = options.update_beside,
+                                                   .dropped_ahead = options.dropped_ahead}));
+  Simulation simulation;
+  PENSTOCK_TRY_ASSIGN(simulation.first, replayed->round());
+  simulation.steady = simulation.first;
+  for (std::uint32_t step = 1; step < options.steps; ++step) {
+    PENSTOCK_TRY_ASSIGN(simulation.steady, replayed->round());
+  }
+  return simulation;
+}
+
+Result<Simulation> simulate(const swap::AccessTrace& trace, const Machine& machine,
+                            const SimulationOptions& options) {
+  PENSTOCK_TRY_ASSIGN(Simulation simulation, simulate_steps(trace, machine, options));
   for (const auto& [what, change] : alternatives) {
     Machine other = machine;
     SimulationOptions other_options = options;
     change(other, other_options);
-    PENSTOCK_TRY_ASSIGN(const Rounds changed, replay(trace, other, other_options));
-    if (changed.second.seconds < simulation.steady.seconds * (1 - gain_min))
-      simulation.changes.push_back({what, changed.second.seconds});
+    PENSTOCK_TRY_ASSIGN(const Simulation changed, simulate_steps(trace, other, other_options));
+    simulation.note_change(what, changed.steady.seconds);
   }
-  std::stable_sort(simulation.changes.begin(), simulation.changes.end(),
-                   [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
   return simulation;
 }
 

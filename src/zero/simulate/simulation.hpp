@@ -26,9 +26,16 @@ struct Simulation {
   };
   swap::ReplayedRound first, steady;  ///< the first step, and the last
   std::vector<Change> changes;        ///< those that shorten the steady step, the most helpful first
+
+  /// Adds a change, unless it shortens the steady step by less than half a percent.
+  void note_change(std::string what, double seconds);
 };
 
-/// Replays the trace with the decisions of a runtime, see swap::Replay, once as described and once with each change.
+/// Replays the trace with the decisions of a runtime, see swap::Replay, without changes. Errors: as simulate().
+[[nodiscard]] Result<Simulation> simulate_steps(const swap::AccessTrace& trace, const Machine& machine,
+                                                const SimulationOptions& options);
+
+/// The same, and once with each change of the machine and the settings.
 ///
 /// Errors: those of swap::Replay; invalid_argument, for no steps.
 [[nodiscard]] Result<Simulation> simulate(const swap::AccessTrace& trace, const Machine& machine,

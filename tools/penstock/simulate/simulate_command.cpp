@@ -1,6 +1,6 @@
 #include "command.hpp"
 #include "zero/estimate/named_model.hpp"
-#include "zero/simulate/planned_step.hpp"
+#include "zero/simulate/model_simulation.hpp"
 
 #include <penstock/zero/config/config_file.hpp>
 
@@ -44,6 +44,7 @@ struct Case {
   swap::AccessTrace trace;
   Machine machine;
   SimulationOptions settings;
+  Simulation simulation;
   double operations = 0;     ///< of a step of a model
   std::uint64_t tokens = 0;  ///< of all ranks in a step of it
 };
@@ -75,8 +76,8 @@ std::string share_of(double part, double whole) {
   return whole > 0 ? fmt::format("{:.0f} %", 100 * part / whole) : "";
 }
 
-void print_report(const Simulation& simulation, const Case& simulated, const SimulateOptions& options) {
-  const auto& [trace, machine, settings, operations, tokens] = simulated;
+void print_report(const Case& simulated, const SimulateOptions& options) {
+  const auto& [trace, machine, settings, simulation, operations, tokens] = simulated;
   ByteCount total;
   for (const auto& tensor : trace.tensors) total += tensor.size;
   fmt::print("trace {}: {} uses of {} tensors, {}; host budget {}, {}, lookahead {}\n\n", trace.label,
@@ -110,7 +111,7 @@ void print_report(const Simulation& simulation, const Case& simulated, const Sim
   fmt::print("\n{}\n",
              simulation.changes.empty() ? "no change that was tried shortens the step" : "what would help");
   for (const Simulation::Change& change : simulation.changes) {
-    fmt::print("  {:<34} {:>10.3f} s  {:+.0f} %\n", change.what, change.seconds,
+    fmt::print("  {:<38} {:>10.3f} s  {:+.0f} %\n", change.what, change.seconds,
                100 * (change.seconds / steady.seconds - 1));
   }
 }
@@ -129,7 +130,8 @@ Json::Value to_json(const ReplayedRound& round) {
   return json;
 }
 
-Json::Value to_json(const Simulation& simulation, const Case& simulated) {
+Json::Value to_json(const Case& simulated) {
+  const Simulation& simulation = simulated.simulation;
   Json::Value json;
   if (simulated.operations > 0) {
     json["tokens_per_second"] = static_cast<double>(simulated.tokens) / simulation.steady.seconds;
@@ -154,6 +156,7 @@ Result<Case> case_of_trace(const SimulateOptions& options) {
   PENSTOCK_TRY_ASSIGN(simulated.settings, settings_of(options));
   PENSTOCK_TRY_ASSIGN(simulated.trace, swap::load_trace(options.trace));
   PENSTOCK_TRY_ASSIGN(simulated.machine, MachineFile::read(options.machine));
+  PENSTOCK_TRY_ASSIGN(simulated.simulation, simulate(simulated.trace, simulated.machine, simulated.settings));
   return simulated;
 }
 
@@ -171,34 +174,27 @@ Result<Case> case_of_model(const SimulateOptions& options) {
     PENSTOCK_TRY_ASSIGN(config.penstock.host_budget,
                         parse_size(operation, "--host-budget", options.host_budget));
   }
-  const std::uint32_t micro_batches = config.gradient_accumulation_steps;
-  PENSTOCK_TRY_ASSIGN(const auto plan, zero::plan_memory(config, model.layout, ranks, options.gpus));
-  PENSTOCK_TRY_ASSIGN(
-      auto step, zero::simulate::plan_step(config, model.layout, plan, {.micro_batches = micro_batches}));
   const zero::simulate::TrainingRun run{.ranks = ranks,
                                         .ranks_per_node = options.gpus,
-                                        .micro_batches = micro_batches,
+                                        .micro_batches = config.gradient_accumulation_steps,
                                         .tokens = options.tokens,
                                         .recompute = options.recompute};
-  step.options.steps = options.steps;
-  Case simulated{.trace = std::move(step.trace),
-                 .machine = {},
-                 .settings = step.options,
-                 .operations = model_operations(model.layout, run),
-                 .tokens = options.tokens * micro_batches * ranks};
-  PENSTOCK_TRY_ASSIGN(simulated.machine, zero::simulate::share_of(node, model.layout, simulated.trace, run));
-  return simulated;
+  PENSTOCK_TRY_ASSIGN(auto simulated, simulate_model(config, model.layout, node, run, options.steps));
+  return Case{.trace = std::move(simulated.step.trace),
+              .machine = simulated.share,
+              .settings = simulated.step.options,
+              .simulation = std::move(simulated.simulation),
+              .operations = model_operations(model.layout, run),
+              .tokens = options.tokens * run.micro_batches * ranks};
 }
 
 Result<void> run(const SimulateOptions& options) {
   PENSTOCK_TRY_ASSIGN(const Case simulated,
                       options.model.empty() ? case_of_trace(options) : case_of_model(options));
-  PENSTOCK_TRY_ASSIGN(const Simulation simulation,
-                      simulate(simulated.trace, simulated.machine, simulated.settings));
   if (options.as_json)
-    print_json(to_json(simulation, simulated));
+    print_json(to_json(simulated));
   else
-    print_report(simulation, simulated, options);
+    print_report(simulated, options);
   return ok();
 }
 

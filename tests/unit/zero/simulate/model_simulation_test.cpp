@@ -1,8 +1,10 @@
-#include "zero/simulate/planned_step.hpp"
+#include "zero/simulate/model_simulation.hpp"
 
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace penstock::zero::simulate {
 namespace {
@@ -92,6 +94,34 @@ TEST(PlannedStep, TakesWhatTheMachineNeeds) {
   EXPECT_NEAR(phases().first, 4 + 8, 1e-9);  // the backward reduces gradients too
   node.device.host_copy = mib / 5;
   EXPECT_NEAR(phases().first, 5 + 10, 1e-9);
+}
+
+TEST(ModelSimulation, SaysWhichConfigurationsAndMachinesHelp) {
+  const Planned made = planned(1);
+  const TrainingRun run{.ranks = 2, .ranks_per_node = 2, .tokens = 100};
+  const auto helped = [&](const Machine& node) {
+    const auto simulated = simulate_model(made.config, made.model, node, run, 4).value();
+    std::vector<std::string> names;
+    double before = 0;
+    for (const auto& [what, seconds] : simulated.simulation.changes) {
+      EXPECT_LE(before, seconds);
+      EXPECT_LT(seconds, simulated.simulation.steady.seconds);
+      before = seconds;
+      names.push_back(what);
+    }
+    return names;
+  };
+  Machine node{.costs = {.disk = {.read = 1e8, .write = 1e8, .mixed = 1e8}}, .update = 1e12};
+  node.device.flops = 1e15;
+  const auto of_the_disk = helped(node);
+  ASSERT_FALSE(of_the_disk.empty());
+  EXPECT_EQ(of_the_disk[0], "state_format split_q8, rounded moments");
+  EXPECT_NE(std::find(of_the_disk.begin(), of_the_disk.end(), "disks twice as fast"), of_the_disk.end());
+  node.costs.disk = {.read = 1e12, .write = 1e12, .mixed = 1e12};
+  node.device.flops = 1e9;
+  EXPECT_EQ(helped(node), std::vector<std::string>{"devices twice as fast"});
+  node.device = {.flops = 1e15, .link = 1e6};
+  EXPECT_EQ(helped(node), std::vector<std::string>{"links twice as fast"});
 }
 
 TEST(PlannedStep, NeedsRatesAndTokens) {

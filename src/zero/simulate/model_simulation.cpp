@@ -1,0 +1,127 @@
+#include "zero/simulate/model_simulation.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace penstock::zero::simulate {
+
+using swap::DiskRates;
+
+namespace {
+
+double seconds_at(double amount, double rate) {
+  return rate > 0 ? amount / rate : 0;
+}
+
+Error not_given(const char* key) {
+  return Error::invalid_argument("simulate")
+      .object(key)
+      .reason("the machine file does not give it")
+      .advice("add it, see docs/simulation.md");
+}
+
+}  // namespace
+
+double model_operations(const ModelLayout& model, const TrainingRun& run) {
+  return 6.0 * static_cast<double>(model.element_count().value()) * static_cast<double>(run.tokens) *
+         run.micro_batches;
+}
+
+Result<Machine> share_of(const Machine& node, const ModelLayout& model, const swap::AccessTrace& trace,
+                         const TrainingRun& run) {
+  if (run.tokens == 0)
+    return Error::invalid_argument("simulate").object("tokens").wanted("1 or more").got(std::uint64_t{0});
+  if (node.device.flops == 0) return not_given("device.flops");
+  if (node.update == 0) return not_given("update");
+  Machine share = node;
+  const double parts = run.ranks_per_node;
+  for (double DiskRates::*rate : {&DiskRates::read, &DiskRates::write, &DiskRates::mixed})
+    share.costs.disk.*rate /= parts;
+  share.endurance = node.endurance / run.ranks_per_node;
+
+  const auto parameters = static_cast<double>(model.element_count().value());
+  const double ranks = run.ranks, forward = model_operations(model, run) / 3;
+  const double shards = 2 * parameters / ranks * run.micro_batches, others = shards * (ranks - 1);  // bytes
+  const auto longest = [&](double operations, double times) {
+    return std::max({seconds_at(operations, node.device.flops), seconds_at(others * times, node.device.link),
+                     seconds_at(shards * times, node.device.host_copy)});
+  };
+  double tiles = 0;
+  for (const auto& use : trace.uses) {
+    const auto& tensor = trace.tensors[use.tensor];
+    if (tensor.purpose == tiers::Purpose::optimizer_tile) tiles += static_cast<double>(tensor.size.value());
+  }
+  set_use(share.costs, trace,
+          {.forward = longest(forward, 1),
+           .backward = longest(forward * (run.recompute ? 3 : 2), 2),
+           .update = tiles / (node.update / parts)});
+  return share;
+}
+
+namespace {
+
+struct Alternative {
+  std::string what;
+  std::function<void(Config&, Machine&)> change;
+};
+
+void scale(DiskRates& disk, double factor) {
+  disk = {.read = disk.read * factor, .write = disk.write * factor, .mixed = disk.mixed * factor};
+}
+
+/// `host_budget`: of a node, as planned.
+std::vector<Alternative> alternatives(const Config& config, const Machine& node, ByteCount host_budget) {
+  std::vector<Alternative> all = {
+      {"disks twice as fast", [](Config&, Machine& machine) { scale(machine.costs.disk, 2); }},
+      {"devices twice as fast", [](Config&, Machine& machine) { machine.device.flops *= 2; }},
+      {"updates twice as fast", [](Config&, Machine& machine) { machine.update *= 2; }},
+      {"25 % more host budget", [=](Config& changed, Machine&) {
+         changed.penstock.host_budget = ByteCount(host_budget.value() / 4 * 5);
+       }}};
+  if (node.device.link > 0)
+    all.push_back({"links twice as fast", [](Config&, Machine& machine) { machine.device.link *= 2; }});
+  if (config.dtype == DType::fp32) return all;
+  using enum cpu_adam::StateFormat;
+  for (const cpu_adam::StateFormat format : {split, split_bf16, split_q8}) {
+    if (format == config.penstock.state_format) continue;
+    all.push_back(
+        {"state_format " + std::string(to_string(format)) + (format == split ? "" : ", rounded moments"),
+         [=](Config& changed, Machine&) { changed.penstock.state_format = format; }});
+  }
+  return all;
+}
+
+/// Without changes.
+Result<ModelSimulation> simulate_once(const Config& config, const ModelLayout& model, const Machine& node,
+                                      const TrainingRun& run, std::uint32_t steps) {
+  PENSTOCK_TRY_ASSIGN(const MemoryPlan plan, plan_memory(config, model, run.ranks, run.ranks_per_node));
+  ModelSimulation once;
+  PENSTOCK_TRY_ASSIGN(once.step, plan_step(config, model, plan, {.micro_batches = run.micro_batches}));
+  once.step.options.steps = steps;
+  PENSTOCK_TRY_ASSIGN(once.share, share_of(node, model, once.step.trace, run));
+  PENSTOCK_TRY_ASSIGN(once.simulation, simulate_steps(once.step.trace, once.share, once.step.options));
+  return once;
+}
+
+}  // namespace
+
+Result<ModelSimulation> simulate_model(const Config& config, const ModelLayout& model, const Machine& node,
+                                       const TrainingRun& run, std::uint32_t steps) {
+  PENSTOCK_TRY_ASSIGN(ModelSimulation result, simulate_once(config, model, node, run, steps));
+  PENSTOCK_TRY_ASSIGN(const MemoryPlan plan, plan_memory(config, model, run.ranks, run.ranks_per_node));
+  const ByteCount host_budget = plan.host_budget * run.ranks_per_node;
+  for (const auto& [what, change] : alternatives(config, node, host_budget)) {
+    Config changed = config;
+    Machine other = node;
+    change(changed, other);
+    // One that cannot run helps nobody.
+    if (const auto once = simulate_once(changed, model, other, run, steps))
+      result.simulation.note_change(what, once->simulation.steady.seconds);
+  }
+  return result;
+}
+
+}  // namespace penstock::zero::simulate
