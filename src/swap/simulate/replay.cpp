@@ -92,6 +92,7 @@ Result<void> Replay::add(const AccessTrace::Tensor& tensor) {
                                        .key = {.unit = static_cast<std::uint32_t>(tensors_.size())},
                                        .purpose = tensor.purpose,
                                        .size = tensor.size,
+                                       .block = round_up(tensor.size, alignment),  // no checksums are kept
                                        .write_behind = tensor.write_behind,
                                        .retain = tensor.retain,
                                        .transient = tensor.transient};
@@ -138,6 +139,12 @@ Result<void> Replay::put_on_disk(TensorId tensor) {
 void Replay::divide_uses(bool update_beside) {
   for (std::uint32_t i = 0; i < trace_.uses.size(); ++i)
     (update_beside && is_update(trace_, trace_.uses[i]) ? update_ : trainer_).uses.push_back(i);
+  for (Thread* const thread : {&trainer_, &update_}) {
+    for (std::size_t i = 0; i < thread->uses.size(); ++i) {
+      const auto& tensor = trace_.tensors[trace_.uses[thread->uses[i]].tensor];
+      if (tensor.on_disk && !tensor.retain) thread->dropped.push_back(i);
+    }
+  }
   update_.next = update_.uses.size();
   updated_before_.resize(trace_.tensors.size());
   std::size_t end = update_.uses.size();
@@ -222,14 +229,9 @@ Result<bool> Replay::begin_use(Thread& thread) {
 }
 
 void Replay::ask_ahead(const Thread& thread, std::size_t from) {
-  std::uint32_t asked = 0;
-  for (std::size_t i = from; i < thread.uses.size() && asked < dropped_ahead_; ++i) {
-    const std::uint32_t number = trace_.uses[thread.uses[i]].tensor;
-    const auto& tensor = trace_.tensors[number];
-    if (!tensor.on_disk || tensor.retain) continue;
-    residency_.prefetch(tensors_[number]);
-    ++asked;
-  }
+  auto next = std::lower_bound(thread.dropped.begin(), thread.dropped.end(), from);
+  for (std::uint32_t i = 0; i < dropped_ahead_ && next != thread.dropped.end(); ++i, ++next)
+    residency_.prefetch(tensors_[trace_.uses[thread.uses[*next]].tensor]);
 }
 
 double Replay::seconds_of(const AccessTrace::Tensor& tensor) const {
@@ -276,14 +278,12 @@ void Replay::pass_time() {
     return residency_.advance();
   }
   const bool is_loaded = !trainer_.is_done() && disk_.loads(tensors_[use_of(trainer_).tensor]);
-  const double began = disk_.now();
-  const auto ended = disk_.run(next);
-  const double passed = disk_.now() - began;
+  const auto [passed, ended] = disk_.run(next);
   account(passed, is_loaded);
   for (Thread* const thread : {&trainer_, &update_}) {
     if (!thread->computes) continue;
     thread->left -= passed / (halves ? 2 : 1);
-    if (!ended && thread->left <= 1e-12 * (1 + passed)) end_use(*thread);
+    if (!ended && thread->left <= 1e-12 * passed) end_use(*thread);
   }
   if (ended) finish(*ended);
 }
@@ -318,7 +318,7 @@ void Replay::finish(const SimulatedDisk::Transfer& transfer) {
 }
 
 void Replay::finish_transfers() {
-  while (!disk_.is_idle()) finish(*disk_.run(std::numeric_limits<double>::infinity()));
+  while (!disk_.is_idle()) finish(*disk_.run(std::numeric_limits<double>::infinity()).ended);
 }
 
 void Replay::load(TensorId tensor, bool) {

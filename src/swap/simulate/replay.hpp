@@ -86,8 +86,10 @@ class Replay : private HostResidency::Effects {
  private:
   /// Makes uses, one after the other.
   struct Thread {
-    std::vector<std::uint32_t> uses;        // their numbers in the trace
-    std::size_t next = 0;                   // of `uses`
+    std::vector<std::uint32_t> uses;  // their numbers in the trace
+    std::vector<std::size_t> dropped =
+        {};                // of `uses`, those of tensors on disk that are dropped after their use
+    std::size_t next = 0;  // of `uses`
     std::optional<RequestId> request = {};  // for it
     bool computes = false;                  // holds it
     double left = 0;                        // seconds, if no other computes

@@ -10,7 +10,7 @@ void SimulatedDisk::begin(const Transfer& transfer, ByteCount bytes) {
       .push_back({transfer.tensor, static_cast<double>(bytes.value()), begun_++});
 }
 
-std::optional<SimulatedDisk::Transfer> SimulatedDisk::run(double seconds) {
+SimulatedDisk::Passed SimulatedDisk::run(double seconds) {
   constexpr double never = std::numeric_limits<double>::infinity();
   const bool both = !loads_.empty() && !stores_.empty();
   const double read = !rates_ ? never : both ? rates_->mixed / 2 : rates_->read;
@@ -22,13 +22,13 @@ std::optional<SimulatedDisk::Transfer> SimulatedDisk::run(double seconds) {
   now_ += passed;
   if (rates_ && !loads_.empty()) loads_.front().left -= passed * read;
   if (rates_ && !stores_.empty()) stores_.front().left -= passed * write;
-  if (std::min(load_ends, store_ends) > seconds || is_idle()) return std::nullopt;
+  if (std::min(load_ends, store_ends) > seconds || is_idle()) return {.seconds = passed, .ended = {}};
   const bool is_load =
       load_ends != store_ends ? load_ends < store_ends : loads_.front().number < stores_.front().number;
   std::deque<Queued>& of = is_load ? loads_ : stores_;
   const Transfer ended{of.front().tensor, is_load};
   of.pop_front();
-  return ended;
+  return {.seconds = passed, .ended = ended};
 }
 
 bool SimulatedDisk::loads(tiers::TensorId tensor) const {

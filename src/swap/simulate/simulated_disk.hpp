@@ -27,8 +27,12 @@ class SimulatedDisk {
   explicit SimulatedDisk(const std::optional<DiskRates>& rates) : rates_(rates) {}
 
   void begin(const Transfer& transfer, ByteCount bytes);
-  /// Lets time pass until the next transfer ends, which is returned, or for `seconds`, if none ends before.
-  std::optional<Transfer> run(double seconds);
+  struct Passed {
+    double seconds = 0;             ///< of which now() may be too large a sum to tell
+    std::optional<Transfer> ended;  ///< none: it is the seconds that were given
+  };
+  /// Lets time pass until the next transfer ends, or for `seconds`, if none ends before.
+  Passed run(double seconds);
 
   [[nodiscard]] bool is_idle() const { return loads_.empty() && stores_.empty(); }
   [[nodiscard]] bool loads(tiers::TensorId tensor) const;

@@ -45,10 +45,11 @@ class Writer {
 /// A rank's step, without bytes.
 class Step final : private FlatResidency::Effects {
  public:
-  Step(const Config& config, const ModelLayout& model, const MemoryPlan& plan, std::uint32_t micro_batches)
+  Step(const Config& config, const ModelLayout& model, const MemoryPlan& plan, const StepShape& shape)
       : config_(config),
         plan_(plan),
-        micro_batches_(micro_batches),
+        micro_batches_(shape.micro_batches),
+        all_tiles_(shape.all_tiles),
         shards_(model, plan.ranks),
         flats_(shards_.flats().size()),
         device_(tiers::Tier::device, plan.device_flats(), ledger_),
@@ -106,10 +107,10 @@ class Step final : private FlatResidency::Effects {
       use_shard(f, reads ? Access::modify : Access::overwrite);
       std::uint32_t number = 0;
       for (const TileRange& range : cut_into_tiles(flat, plan_.tile_elements)) {
-        const bool on_disk = !plan_.tiles_on_device && !plan_.in_host(tile_number++);
+        const bool on_disk = !plan_.in_host(tile_number++);
         std::optional<std::uint32_t> of_tile;  // it is used once
-        if (on_disk)
-          writer_->use(of_tile, tile_tensor(config_, flat, range, number, true), true, Access::modify);
+        if ((on_disk || all_tiles_) && !plan_.tiles_on_device)
+          writer_->use(of_tile, tile_tensor(config_, flat, range, number, on_disk), on_disk, Access::modify);
         ++number;
       }
     }
@@ -149,6 +150,7 @@ class Step final : private FlatResidency::Effects {
   const Config& config_;
   const MemoryPlan& plan_;
   const std::uint32_t micro_batches_;
+  const bool all_tiles_;
   const ShardLayout shards_;
   std::vector<Flat> flats_;
   tiers::Ledger ledger_;
@@ -176,7 +178,7 @@ Result<swap::AccessTrace> derive_trace(const Config& config, const ModelLayout& 
         .got(shape.rank);
   if (shape.micro_batches == 0)
     return Error::invalid_argument(operation).object("micro_batches").wanted("1 or more").got(0u);
-  Step step(config, model, plan, shape.micro_batches);
+  Step step(config, model, plan, shape);
   Writer first("first"), next("train");
   PENSTOCK_TRY(step.run(first));  // what stays gathered is there from then on
   PENSTOCK_TRY(step.run(next));

@@ -13,6 +13,7 @@ struct StepShape {
   std::uint32_t rank = 0;
   /// > 0. Of a trainer that takes all micro-batches through a unit before the next one: 1.
   std::uint32_t micro_batches = 1;
+  bool all_tiles = false;  ///< also uses of tiles that stay in host memory, which are not recorded
 };
 
 /// The uses of host memory in a training step of one rank, as its engine records them in each step after the first:

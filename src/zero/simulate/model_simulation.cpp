@@ -36,6 +36,13 @@ Result<Machine> share_of(const Machine& node, const ModelLayout& model, const sw
     return Error::invalid_argument("simulate").object("tokens").wanted("1 or more").got(std::uint64_t{0});
   if (node.device.flops == 0) return not_given("device.flops");
   if (node.update == 0) return not_given("update");
+  if (std::all_of(trace.uses.begin(), trace.uses.end(),
+                  [&](const auto& use) { return is_update(trace, use); })) {
+    return Error::unsupported("simulate")
+        .reason("the rank keeps parameters and gradients on its device, so that no use of them is simulated")
+        .wanted("offload_param or offload_optimizer on cpu or nvme")
+        .advice("a step takes what the device needs: 6 operations for each token and parameter");
+  }
   Machine share = node;
   const double parts = run.ranks_per_node;
   for (double DiskRates::*rate : {&DiskRates::read, &DiskRates::write, &DiskRates::mixed})
@@ -44,7 +51,9 @@ Result<Machine> share_of(const Machine& node, const ModelLayout& model, const sw
 
   const auto parameters = static_cast<double>(model.element_count().value());
   const double ranks = run.ranks, forward = model_operations(model, run) / 3;
-  const double shards = 2 * parameters / ranks * run.micro_batches, others = shards * (ranks - 1);  // bytes
+  const double shards =
+                   static_cast<double>(size_of(run.dtype).value()) * parameters / ranks * run.micro_batches,
+               others = shards * (ranks - 1);  // bytes
   const auto longest = [&](double operations, double times) {
     return std::max({seconds_at(operations, node.device.flops), seconds_at(others * times, node.device.link),
                      seconds_at(shards * times, node.device.host_copy)});

@@ -9,16 +9,18 @@ struct TrainingRun {
   std::uint32_t ranks = 1, ranks_per_node = 1;
   std::uint32_t micro_batches = 1;  ///< of a step
   std::uint64_t tokens = 0;         ///< of a micro-batch of a rank
+  DType dtype = DType::bf16;        ///< of parameters and gradients
   bool recompute = false;           ///< the backward repeats the forward
 };
 /// What one rank has of a node that `ranks_per_node` share: of the disk, its endurance and the update, a part; its own
 /// device. Its uses are those of a step of `model` that is in `trace`.
 ///
 /// Of the P parameters, with which each token takes 2 P operations in the forward and 4 P in the backward, or 6 P, a
-/// gather brings 16 bits each from the other ranks, and the rank's shard is copied from host memory. Whichever takes
+/// gather brings those of the other ranks, and the rank's shard is copied from host memory. Whichever takes
 /// longest is what a forward or a backward takes; a backward reduces gradients, too, which is as much.
 ///
-/// Errors: invalid_argument, for rates that the machine does not give, and for no tokens.
+/// Errors: invalid_argument, for rates that the machine does not give, and for no tokens; unsupported, for a trace
+/// without uses of shards and gradients, as of a rank that has both on its device.
 [[nodiscard]] Result<Machine> share_of(const Machine& node, const ModelLayout& model,
                                        const swap::AccessTrace& trace, const TrainingRun& run);
 /// Operations of a rank's step in which nothing is repeated: 6 P for each token.

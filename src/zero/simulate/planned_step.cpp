@@ -10,7 +10,9 @@ namespace penstock::zero::simulate {
 Result<PlannedStep> plan_step(const Config& config, const ModelLayout& model, const MemoryPlan& plan,
                               const StepShape& shape) {
   PlannedStep step;
-  PENSTOCK_TRY_ASSIGN(step.trace, derive_trace(config, model, plan, shape));
+  StepShape of_all_tiles = shape;
+  of_all_tiles.all_tiles = true;
+  PENSTOCK_TRY_ASSIGN(step.trace, derive_trace(config, model, plan, of_all_tiles));
   const swap::RuntimeOptions runtime = plan.runtime_options(config, 0);
   ByteCount resident;
   for (const auto& tensor : step.trace.tensors)

@@ -4,6 +4,7 @@
 
 #include <penstock/zero/config/config_file.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -155,6 +156,15 @@ Result<Case> case_of_trace(const SimulateOptions& options) {
   Case simulated;
   PENSTOCK_TRY_ASSIGN(simulated.settings, settings_of(options));
   PENSTOCK_TRY_ASSIGN(simulated.trace, swap::load_trace(options.trace));
+  if (simulated.trace.uses.empty())
+    return Error::invalid_argument(operation).object(options.trace.string()).reason("the trace has no use");
+  // Of an engine, whose updates read gradients.
+  simulated.settings.update_beside =
+      std::any_of(simulated.trace.uses.begin(), simulated.trace.uses.end(), [&](const auto& use) {
+        const bool is_gradient =
+            simulated.trace.tensors[use.tensor].purpose == tiers::Purpose::gradient_shard;
+        return is_gradient && use.access == swap::Access::read;
+      });
   PENSTOCK_TRY_ASSIGN(simulated.machine, MachineFile::read(options.machine));
   PENSTOCK_TRY_ASSIGN(simulated.simulation, simulate(simulated.trace, simulated.machine, simulated.settings));
   return simulated;
@@ -178,6 +188,7 @@ Result<Case> case_of_model(const SimulateOptions& options) {
                                         .ranks_per_node = options.gpus,
                                         .micro_batches = config.gradient_accumulation_steps,
                                         .tokens = options.tokens,
+                                        .dtype = config.dtype,
                                         .recompute = options.recompute};
   PENSTOCK_TRY_ASSIGN(auto simulated, simulate_model(config, model.layout, node, run, options.steps));
   return Case{.trace = std::move(simulated.step.trace),

@@ -72,6 +72,13 @@ TEST(ReplayCosts, HideTensorsThatAreDroppedIfTheyAreAskedFor) {
   EXPECT_DOUBLE_EQ(seconds(1), 9);  // only the first one is waited for
 }
 
+// What is left of a use is then less than the clock can add.
+TEST(ReplayCosts, EndHoweverLongTheyAre) {
+  const AccessTrace trace = sweep(5, Access::modify);
+  const auto replay = Replay::create(trace, {.host_budget = page * 3, .costs = costs_of(1e9 / 3)}).value();
+  for (int round = 0; round < 4; ++round) EXPECT_NEAR(replay->round().value().used, 5e9 / 3, 1);
+}
+
 TEST(ReplayCosts, AreTheSumOfUsesAndWaits) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

@@ -124,6 +124,26 @@ TEST(ModelSimulation, SaysWhichConfigurationsAndMachinesHelp) {
   EXPECT_EQ(helped(node), std::vector<std::string>{"links twice as fast"});
 }
 
+TEST(PlannedStep, UpdatesTilesInMemoryToo) {
+  Planned made = planned(1);
+  made.config.offload_optimizer.device = OffloadDevice::cpu;
+  made.plan = plan_memory(made.config, made.model, 2, 2).value();
+  made.step = plan_step(made.config, made.model, made.plan, {}).value();
+  swap::ReplayCosts costs{};
+  set_use(costs, made.step.trace, {.forward = 1, .backward = 2, .update = 3});
+  EXPECT_NEAR(seconds_of(made.step.trace, costs).second, 3, 1e-9);
+}
+
+TEST(PlannedStep, RefusesARankWhoseDeviceHasAll) {
+  Planned made = planned(1);
+  made.config.offload_param = made.config.offload_optimizer = {};
+  Machine node{.costs = {.disk = {.read = 1, .write = 1, .mixed = 1}}, .update = 1, .device = {.flops = 1}};
+  const auto refused =
+      simulate_model(made.config, made.model, node, {.ranks = 2, .ranks_per_node = 2, .tokens = 1}, 4);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::unsupported);
+}
+
 TEST(PlannedStep, NeedsRatesAndTokens) {
   const Planned made = planned(1);
   Machine node{.costs = {.disk = {.read = 1, .write = 1, .mixed = 1}}};
