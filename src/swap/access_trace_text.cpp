@@ -51,11 +51,13 @@ class Reader {
  public:
   Result<void> read(std::string_view line) {
     ++number_;
+    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);  // of an editor on Windows
     if (number_ == 1) return line == first_line ? ok() : refused("the first line of a trace", line);
     if (line.empty() || line.front() == '#') return ok();
     std::string_view rest = line;
     const std::string_view kind = take_word(rest);
     if (kind == "label") {
+      if (std::exchange(has_label_, true)) return refused("one label", "a second one: " + std::string(rest));
       trace_.label = rest;
       return ok();
     }
@@ -100,13 +102,15 @@ class Reader {
     return ok();
   }
 
-  Result<void> read_properties(std::string_view text, AccessTrace::Tensor& tensor) const {
-    while (!text.empty()) {
+  Result<void> read_properties(const std::string_view all, AccessTrace::Tensor& tensor) const {
+    int places = 0;
+    for (std::string_view text = all; !text.empty();) {
       const std::size_t end = std::min(text.find(','), text.size());
       const std::string_view property = text.substr(0, end);
       text.remove_prefix(std::min(end + 1, text.size()));
       if (property == "disk" || property == "memory") {
         tensor.on_disk = property == "disk";
+        ++places;
       } else if (property == "write_behind") {
         tensor.write_behind = true;
       } else if (property == "dropped") {
@@ -117,6 +121,7 @@ class Reader {
         return refused("disk, memory, write_behind, dropped or transient", property);
       }
     }
+    if (places != 1) return refused("disk or memory among its properties", all);
     return ok();
   }
 
@@ -145,6 +150,7 @@ class Reader {
 
   AccessTrace trace_;
   std::uint64_t number_ = 0;  // of the line
+  bool has_label_ = false;
 };
 
 }  // namespace

@@ -44,6 +44,9 @@ void read_disk(config::StrictReader& reader, const Json::Value& disk, Machine& m
   machine.costs.disk = {.read = number(reader, disk, "disk", "read", rate_max),
                         .write = number(reader, disk, "disk", "write", rate_max),
                         .mixed = number(reader, disk, "disk", "mixed", rate_max)};
+  const swap::DiskRates& rates = machine.costs.disk;
+  if (rates.mixed > rates.read + rates.write)
+    reader.report(disk["mixed"], "disk.mixed", "wanted at most the sum of disk.read and disk.write");
   if (!disk.isMember("endurance")) return;
   const double endurance = number(reader, disk, "disk", "endurance", endurance_max);
   machine.endurance = ByteCount(static_cast<std::uint64_t>(endurance));

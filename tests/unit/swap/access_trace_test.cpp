@@ -53,6 +53,15 @@ TEST(AccessTrace, MayHaveCommentsAndNoLabel) {
   EXPECT_EQ(trace->uses, (std::vector<AccessTrace::Use>{{0, Access::read}}));
 }
 
+TEST(AccessTrace, MayHaveLineEndsOfWindows) {
+  const auto trace =
+      parse_trace("penstock-trace 1\r\nlabel a\r\n\r\ntensor 1 disk scratch b\r\nuse 0 read\r\n");
+  ASSERT_TRUE(trace) << trace.error().message();
+  EXPECT_EQ(trace->label, "a");
+  EXPECT_EQ(trace->tensors[0].name, "b");
+  EXPECT_EQ(trace->uses.size(), 1u);
+}
+
 TEST(AccessTrace, IsRefusedWithTheLineThatIsWrong) {
   const auto refusal = [](const std::string& lines) {
     const auto trace = parse_trace(lines);
@@ -71,6 +80,10 @@ TEST(AccessTrace, IsRefusedWithTheLineThatIsWrong) {
   expect(begin + "tensor 99999999999999999999 disk scratch b\n", "got \"99999999999999999999\"");
   expect(begin + "tensor 1 tape scratch b\n",
          "wanted disk, memory, write_behind, dropped or transient, got \"tape\"");
+  expect(begin + "tensor 1 disk,memory scratch b\n",
+         "wanted disk or memory among its properties, got \"disk,memory\"");
+  expect(begin + "tensor 1 dropped scratch b\n", "got \"dropped\"");
+  expect(begin + "label a\nlabel b\n", "line 4, wanted one label");
   expect(begin + "tensor 1 disk tiles b\n", "parameter_shards, gathered_flats");
   expect(begin + "tensor 1 disk scratch\n", "wanted its name");
   expect(begin + "use 1 read\n", "line 3, wanted a tensor of the 1 in the lines before, got \"1\"");

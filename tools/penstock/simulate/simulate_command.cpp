@@ -42,6 +42,7 @@ struct SimulateOptions {
 
 /// What is simulated, and what is said of it.
 struct Case {
+  std::string title;
   swap::AccessTrace trace;
   Machine machine;
   SimulationOptions settings;
@@ -78,12 +79,12 @@ std::string share_of(double part, double whole) {
 }
 
 void print_report(const Case& simulated, const SimulateOptions& options) {
-  const auto& [trace, machine, settings, simulation, operations, tokens] = simulated;
+  const auto& [title, trace, machine, settings, simulation, operations, tokens] = simulated;
   ByteCount total;
   for (const auto& tensor : trace.tensors) total += tensor.size;
-  fmt::print("trace {}: {} uses of {} tensors, {}; host budget {}, {}, lookahead {}\n\n", trace.label,
-             trace.uses.size(), trace.tensors.size(), to_string(total), to_string(settings.host_budget),
-             options.eviction, to_string(settings.lookahead));
+  fmt::print("{}: {} uses of {} tensors, {}; host budget {}, {}, lookahead {}\n\n", title, trace.uses.size(),
+             trace.tensors.size(), to_string(total), to_string(settings.host_budget), options.eviction,
+             to_string(settings.lookahead));
   const ReplayedRound &first = simulation.first, &steady = simulation.steady;
   fmt::print("{:<18} {:>12} {:>12}\n", "", "first step", fmt::format("step {}", options.steps));
   const auto seconds = [&](const char* what, double ReplayedRound::*member) {
@@ -165,7 +166,11 @@ Result<Case> case_of_trace(const SimulateOptions& options) {
             simulated.trace.tensors[use.tensor].purpose == tiers::Purpose::gradient_shard;
         return is_gradient && use.access == swap::Access::read;
       });
+  simulated.title = "trace " + simulated.trace.label;
   PENSTOCK_TRY_ASSIGN(simulated.machine, MachineFile::read(options.machine));
+  const auto& rates = simulated.machine.costs.use;
+  if (std::all_of(rates.begin(), rates.end(), [](double rate) { return rate == 0; }))
+    print_notes({"the machine file gives no rate of uses: they take no time"});
   PENSTOCK_TRY_ASSIGN(simulated.simulation, simulate(simulated.trace, simulated.machine, simulated.settings));
   return simulated;
 }
@@ -191,7 +196,8 @@ Result<Case> case_of_model(const SimulateOptions& options) {
                                         .dtype = config.dtype,
                                         .recompute = options.recompute};
   PENSTOCK_TRY_ASSIGN(auto simulated, simulate_model(config, model.layout, node, run, options.steps));
-  return Case{.trace = std::move(simulated.step.trace),
+  return Case{.title = fmt::format("{}, one of {} ranks", model.name, ranks),
+              .trace = std::move(simulated.step.trace),
               .machine = simulated.share,
               .settings = simulated.step.options,
               .simulation = std::move(simulated.simulation),

@@ -65,6 +65,7 @@ TEST(MachineFile, RefusesWhatIsNoMachine) {
   for (const std::string& text :
        {std::string("[]"), std::string("{}"), std::string("{\"disk\": 3}"), std::string("{"),
         std::string("{\0}", 3), std::string("{") + disk + ", \"use\": {\"tiles\": 1}}",
+        std::string(R"({"disk": {"read": 1e9, "write": 1e9, "mixed": 3e9}})"),
         std::string("{") + disk + ", \"gpu\": 1}", std::string("{") + disk + ", \"update\": -1}",
         std::string("{") + disk + ", \"shared_processor\": 1}",
         std::string("{") + disk + ", \"device\": {\"link\": 1e9}}",
