@@ -52,6 +52,14 @@ def test_errors_name_the_file_and_the_offset(directory):
     assert short.read_bytes() == bytes(10)
 
 
+@pytest.mark.parametrize("buffer", [b"bytes", None, memoryview(bytearray(8))])
+def test_a_buffer_that_is_no_tensor_is_refused(directory, buffer):
+    handle = async_io.aio_handle()
+    for call in (handle.sync_pwrite, handle.sync_pread, handle.async_pwrite):
+        with pytest.raises(penstock.InvalidArgument, match="no tensor"):
+            call(buffer, str(directory / "file"))
+
+
 def test_pinned_tensors_are_known_to_all_handles():
     handle, pins = async_io.aio_handle(), pin_memory.pin_handle()
     tensor = handle.new_cpu_locked_tensor(1000, torch.empty(0, dtype=torch.float16))

@@ -314,6 +314,13 @@ def test_a_master_that_is_not_taken_is_told(dtype, master, step, text):
     assert all(one.filename == __file__ for one in caught)
 
 
+@pytest.mark.parametrize("group", [3, [], {"lr": 1.0}])
+def test_a_group_that_is_none_is_refused(group):
+    _, optimizer = one_parameter()
+    with pytest.raises(penstock.InvalidArgument, match=r"(?s)no group: param_group.*dictionary with params"):
+        optimizer.add_param_group(group)
+
+
 def test_parameters_may_get_their_shape_later():
     trained = []
     for kind in (penstock.torch.AdamW, torch.optim.AdamW):
