@@ -165,6 +165,11 @@ Result<void> RankTrainer::finish_commit() {
   return ok();
 }
 
+Result<void> RankTrainer::write_loss(std::uint64_t steps, double loss) {
+  return rank_->write_events(std::vector<zero::MonitorEvent>{
+      {"Train/Samples/train_loss", loss, steps * rank_->config().train_batch_size}});
+}
+
 Result<void> RankTrainer::set_parameters() {
   PENSTOCK_TRY_ASSIGN(const bool continued, continue_commit());
   if (continued) return ok();

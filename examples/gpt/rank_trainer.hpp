@@ -92,6 +92,9 @@ class RankTrainer {
   [[nodiscard]] penstock::zero::Engine& engine() { return rank_->engine(); }
   [[nodiscard]] DeviceMemoryUse device_memory();
   [[nodiscard]] const penstock::zero::MemoryPlan& plan() const { return rank_->plan(); }
+  [[nodiscard]] penstock::zero::RunReport report() const { return rank_->report(); }
+  /// For the monitors of the configuration, after `steps`.
+  [[nodiscard]] penstock::Result<void> write_loss(std::uint64_t steps, double loss);
   /// Requested features that are not available, one per line.
   [[nodiscard]] std::vector<std::string> notes() const { return rank_->notes(); }
 

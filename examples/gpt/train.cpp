@@ -72,19 +72,9 @@ Error lost(Error error, std::uint32_t step, std::uint32_t steps, std::uint32_t r
 
 /// Prints the report of each rank of this process to standard error when it gets SIGUSR1. Null, with a note, if that is
 /// not possible.
-std::unique_ptr<OnSignal> report_on_signal(const RankGroup& group, const TrainingReport::Trainers& trainers,
-                                           const zero::Config& config, const DiskLimit* limit,
-                                           TimePoint began) {
-  zero::ReportFacts facts;
-  const auto& directories = config.swap_directories();
-  if (limit != nullptr && directories.size() == 1)
-    facts.drives = {{directories[0], limit->mixed / static_cast<double>(trainers.size())}};
-  auto asked = OnSignal::create(SIGUSR1, [&group, &trainers, facts, began]() mutable {
-    facts.elapsed = Clock::steady().now() - began;
-    for (std::uint32_t here = 0; here < trainers.size(); ++here) {
-      facts.rank = group.identity(here).rank;
-      std::fprintf(stderr, "\n%s", to_text(zero::report_of(trainers[here]->runtime(), facts)).c_str());
-    }
+std::unique_ptr<OnSignal> report_on_signal(const TrainingReport::Trainers& trainers) {
+  auto asked = OnSignal::create(SIGUSR1, [&trainers] {
+    for (const auto& trainer : trainers) std::fprintf(stderr, "\n%s", to_text(trainer->report()).c_str());
   });
   if (asked) return std::move(*asked);
   std::fprintf(stderr, "note: no report on SIGUSR1: %s\n", asked.error().message().c_str());
@@ -98,7 +88,6 @@ Run train(const Arguments& arguments, const RankGroup& group, const zero::Config
   const bool leads = group.identity(0).rank == 0;
   std::vector<std::unique_ptr<RankTrainer>> trainers(ranks);
   std::unique_ptr<OnSignal> asked;  // ends before the trainers
-  const TimePoint began = Clock::steady().now();
   std::vector<StepReport> reports(ranks);
   std::optional<TrainingReport> report;
   if (leads) report.emplace(arguments.model, arguments.training, ranks, limit, !arguments.cuda);
@@ -151,8 +140,9 @@ Run train(const Arguments& arguments, const RankGroup& group, const zero::Config
         auto agreed = group.agree({.loss = mean_loss(reports), .signal = stop_signal()});
         if (!agreed) return lost(std::move(agreed).error(), step + 1, arguments.training.steps, rank);
         run.signal = agreed->signal;
-        if (!std::exchange(has_stepped, true))
-          asked = report_on_signal(group, trainers, config, limit, began);
+        if (!std::exchange(has_stepped, true)) asked = report_on_signal(trainers);
+        if (auto written = trainers[here]->write_loss(step + 1, agreed->loss); !written)
+          std::fprintf(stderr, "note: %s\n", written.error().message().c_str());
         if (report) report->step(step, agreed->loss, reports, trainers);
         for (std::uint32_t i = 0; trace != nullptr && i < ranks; ++i) trace->add(i, *trainers[i]->timeline());
         for (const std::string& message : group.take_messages())
@@ -326,6 +316,8 @@ std::variant<int, Failure> run(Arguments effective, const zero::Launch& launch, 
     if (!measured) return Failure{measured.error(), "cannot use the swap directory"};
     limit = *measured;
     if (!limit) std::fprintf(stderr, "note: the disk is not measured: too little is free\n");
+    auto& limits = config->penstock.path_limits;  // for reports
+    if (limit && limits.empty() && config->swap_directories().size() == 1) limits = {limit->mixed};
   }
   std::unique_ptr<TraceReport> trace;
   if (leads && effective.trace) {

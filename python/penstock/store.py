@@ -33,7 +33,7 @@ class Store:
 
     budget: bytes of host memory, allocated by the call. paths: on drives, one penstock.Path each; none: all arrays stay
     in memory. An array leaves memory when others need the room, the one first whose use is furthest away. What is read
-    back is verified. Arrays may be larger than the budget.
+    back is verified. Arrays may be larger than the budget. timeline_file: as of penstock.Runtime.
 
     Arrays are of numpy, tensors of PyTorch on any device, or other buffers; get() returns what was put in, in host
     memory. Any thread may call it; calls for one name follow each other. Raises FailedState after close(), in a forked
@@ -47,7 +47,8 @@ class Store:
         store.unpark()
     """
 
-    def __init__(self, budget: int, paths: Sequence[Path] = (), *, pinning: str = "none") -> None:
+    def __init__(self, budget: int, paths: Sequence[Path] = (), *, pinning: str = "none",
+                 timeline_file: str | os.PathLike | None = None) -> None:
         if isinstance(budget, bool) or not isinstance(budget, numbers.Integral) or not _piece_least <= budget < 1 << 60:
             refuse("Store", "it is no number of bytes for arrays", "budget", wanted=f"an integer, from {_piece_least} to 2**60 - 1",
                    got=repr(budget))
@@ -56,7 +57,7 @@ class Store:
                    advice='[penstock.Path("/nvme", capacity=64 << 30)]')
         budget = int(budget)
         self._began = time.monotonic()
-        self._runtime = Runtime(budget, list(paths), pinning=pinning, lookahead=max(64 << 20, budget))
+        self._runtime = Runtime(budget, list(paths), pinning=pinning, lookahead=max(64 << 20, budget), timeline_file=timeline_file)
         self._budget = budget
         self._piece = max(_piece_least, min(_piece_most, budget // 4 // 4096 * 4096))
         # However these lie in memory, the room between them holds one piece more.
@@ -222,6 +223,11 @@ class Store:
         text format. rank: of this process, which metrics have as a label."""
         self._check_open("Store.report_text")
         return self._runtime.report_text(format, elapsed=time.monotonic() - self._began, rank=rank)
+
+    def save_report(self, file: str | os.PathLike, format: str = "text", *, rank: int = 0) -> None:
+        """Replaces a file by such a report at once, so that another program reads a whole one."""
+        self._check_open("Store.save_report")
+        self._runtime.save_report(file, format, elapsed=time.monotonic() - self._began, rank=rank)
 
     def take_messages(self) -> list[str]:
         """What has happened since the last call and was no error."""

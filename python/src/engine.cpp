@@ -24,6 +24,12 @@ nb::list lines_of(const Lines& call) {
   return to_list(lines);
 }
 
+penstock_report_options report_options(const char* function, const std::string& format, bool with_changes) {
+  return {.size = sizeof(penstock_report_options),
+          .format = number_of(format, report_formats, function, "format"),
+          .with_changes = with_changes ? 1 : 0};
+}
+
 float value_of(const void* values, penstock_dtype dtype, std::uint64_t index) {
   if (dtype == PENSTOCK_FP32) return static_cast<const float*>(values)[index];
   if (dtype == PENSTOCK_FP16) return static_cast<float>(static_cast<const _Float16*>(values)[index]);
@@ -266,15 +272,30 @@ nb::dict Engine::report() const {
   return fields;
 }
 
-nb::str Engine::report_text(const std::string& format, double elapsed) const {
+nb::str Engine::report_text(const std::string& format, bool with_changes) const {
   constexpr const char* function = "Engine.report_text";
-  const penstock_report_options options{.size = sizeof(options),
-                                        .format = number_of(format, report_formats, function, "format"),
-                                        .elapsed_seconds = elapsed};
+  const auto options = report_options(function, format, with_changes);
   const auto engine = engine_.get(function);
   penstock_lines* texts = nullptr;
   run([&] { return penstock_engine_report_text(engine.get(), &options, &texts); });
   return to_text(texts);
+}
+
+void Engine::save_report(const FilePath& file, const std::string& format, bool with_changes) const {
+  constexpr const char* function = "Engine.save_report";
+  const auto options = report_options(function, format, with_changes);
+  const std::string name = file.get(function, "file");
+  const auto engine = engine_.get(function);
+  run([&] { return penstock_engine_save_report(engine.get(), &options, name.c_str()); });
+}
+
+void Engine::write_events(const std::vector<std::tuple<std::string, double, std::uint64_t>>& events) {
+  std::vector<penstock_monitor_event> given;
+  for (const auto& [name, value, place] : events)
+    given.push_back(
+        {.size = sizeof(penstock_monitor_event), .name = name.c_str(), .value = value, .place = place});
+  const auto engine = engine_.get("Engine.write_events");
+  run([&] { return penstock_engine_write_events(engine.get(), given.data(), given.size()); });
 }
 
 nb::list Engine::notes() const {
@@ -387,7 +408,9 @@ elements, dtype), with address 0 where there is none; memory is contiguous and t
       .def("finish_update", &Engine::finish_update)
       .def("abandon_step", &Engine::abandon_step, nb::arg("cause"))
       .def("report", &Engine::report, nb::sig("def report(self) -> dict[str, typing.Any]"))
-      .def("report_text", &Engine::report_text, nb::arg("format"), nb::arg("elapsed"))
+      .def("report_text", &Engine::report_text, nb::arg("format"), nb::arg("with_changes"))
+      .def("save_report", &Engine::save_report, nb::arg("file"), nb::arg("format"), nb::arg("with_changes"))
+      .def("write_events", &Engine::write_events, nb::arg("events"))
       .def_prop_ro("notes", &Engine::notes)
       .def("digest", &Engine::digest)
       .def("commit", &Engine::commit, nb::arg("client"))

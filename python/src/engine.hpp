@@ -1,5 +1,6 @@
 #pragma once
 
+#include "file_path.hpp"
 #include "handle.hpp"
 #include "tile.hpp"
 
@@ -80,7 +81,9 @@ class Engine {
   void finish_update();
   void abandon_step(const std::string& cause);
   [[nodiscard]] nb::dict report() const;
-  [[nodiscard]] nb::str report_text(const std::string& format, double elapsed) const;
+  [[nodiscard]] nb::str report_text(const std::string& format, bool with_changes) const;
+  void save_report(const FilePath& file, const std::string& format, bool with_changes) const;
+  void write_events(const std::vector<std::tuple<std::string, double, std::uint64_t>>& events);
   [[nodiscard]] nb::list notes() const;
   [[nodiscard]] std::string digest() const;
   void commit(nb::bytes client);

@@ -7,6 +7,7 @@
 #include "memory.hpp"
 
 #include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -34,7 +35,7 @@ const Choices accesses{
 
 /// The members of a Path, which pickle knows.
 using PathState = std::tuple<std::filesystem::path, std::uint64_t, double, std::uint64_t, std::uint64_t,
-                             std::string, double>;
+                             std::string, double, double, std::uint64_t>;
 
 /// Has the buffer protocol: the memory stays where it is while a view of it lives.
 class Lease {
@@ -174,6 +175,14 @@ nb::list lines(const Runtime& of, const char* function, const Call& called) {
   return to_list(texts);
 }
 
+penstock_report_options report_options(const char* function, const std::string& format, double elapsed,
+                                       const Count& rank) {
+  return {.size = sizeof(penstock_report_options),
+          .format = number_of(format, report_formats, function, "format"),
+          .rank = rank.get<std::uint32_t>(function, "rank"),
+          .elapsed_seconds = elapsed};
+}
+
 PyType_Slot lease_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(Lease::get_buffer)},
                              {Py_bf_releasebuffer, reinterpret_cast<void*>(Lease::release_buffer)},
                              {0, nullptr}};
@@ -181,7 +190,8 @@ PyType_Slot lease_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(Lease::ge
 }  // namespace
 
 Runtime::Runtime(const Count& host_budget, const std::vector<Path>& paths, const std::string& pinning,
-                 const std::string& eviction, const Count& lookahead, const Count& reuse_distance_max) {
+                 const std::string& eviction, const Count& lookahead, const Count& reuse_distance_max,
+                 const std::optional<FilePath>& timeline_file) {
   std::vector<penstock_path> given;
   for (const Path& path : paths) {
     given.push_back({.size = sizeof(penstock_path),
@@ -191,8 +201,11 @@ Runtime::Runtime(const Count& host_budget, const std::vector<Path>& paths, const
                      .request_max = path.request_max,
                      .in_flight_max = path.in_flight_max,
                      .engine = number_of(path.engine, io_engines, "Path", "engine"),
-                     .deadline_seconds = path.deadline_seconds});
+                     .deadline_seconds = path.deadline_seconds,
+                     .limit = path.limit,
+                     .endurance = path.endurance});
   }
+  const std::string timeline = timeline_file ? timeline_file->get("Runtime", "timeline_file") : "";
   const penstock_runtime_options options{
       .size = sizeof(options),
       .host_budget = host_budget.get("Runtime", "host_budget"),
@@ -202,6 +215,7 @@ Runtime::Runtime(const Count& host_budget, const std::vector<Path>& paths, const
       .eviction = number_of(eviction, evictions, "Runtime", "eviction"),
       .lookahead = lookahead.get("Runtime", "lookahead", 1),
       .reuse_distance_max = reuse_distance_max.get("Runtime", "reuse_distance_max"),
+      .timeline_file = timeline_file ? timeline.c_str() : nullptr,
   };
   penstock_runtime* made = nullptr;
   run([&] { return penstock_runtime_create(&options, &made); });
@@ -238,14 +252,20 @@ nb::dict Runtime::report() {
 
 nb::str Runtime::report_text(const std::string& format, double elapsed, const Count& rank) {
   constexpr const char* function = "Runtime.report_text";
-  const penstock_report_options options{.size = sizeof(options),
-                                        .format = number_of(format, report_formats, function, "format"),
-                                        .rank = rank.get<std::uint32_t>(function, "rank"),
-                                        .elapsed_seconds = elapsed};
+  const auto options = report_options(function, format, elapsed, rank);
   const auto runtime = handle_->get(function);
   penstock_lines* texts = nullptr;
   run([&] { return penstock_runtime_report_text(runtime.get(), &options, &texts); });
   return to_text(texts);
+}
+
+void Runtime::save_report(const FilePath& file, const std::string& format, double elapsed,
+                          const Count& rank) {
+  constexpr const char* function = "Runtime.save_report";
+  const auto options = report_options(function, format, elapsed, rank);
+  const std::string name = file.get(function, "file");
+  const auto runtime = handle_->get(function);
+  run([&] { return penstock_runtime_save_report(runtime.get(), &options, name.c_str()); });
 }
 
 nb::list Runtime::notes() {
@@ -262,12 +282,13 @@ void bind_runtime(nb::module_& module) {
   nb::class_<Path>(module, "Path", R"(One directory on one drive.
 
 capacity: most bytes of its swap file, which are reserved. weight: its share of the bytes is weight / (the sum of all).
-request_max: most bytes of one request. in_flight_max: most bytes in flight. deadline_seconds: for one request.)")
+request_max: most bytes of one request. in_flight_max: most bytes in flight. deadline_seconds: for one request. For
+reports: limit, bytes a second that were measured, and endurance, bytes that may be written to the drive; 0: not known.)")
       .def(
           "__init__",
           [](Path* path, const FilePath& directory, const Count& capacity, double weight,
              const Count& request_max, const Count& in_flight_max, std::string engine,
-             double deadline_seconds) {
+             double deadline_seconds, double limit, const Count& endurance) {
             check_above_zero("Path", "weight", weight);
             check_above_zero("Path", "deadline_seconds", deadline_seconds);
             (void)number_of(engine, io_engines, "Path", "engine");
@@ -277,17 +298,21 @@ request_max: most bytes of one request. in_flight_max: most bytes in flight. dea
                             .request_max = request_max.get("Path", "request_max", 1),
                             .in_flight_max = in_flight_max.get("Path", "in_flight_max", 1),
                             .engine = std::move(engine),
-                            .deadline_seconds = deadline_seconds};
+                            .deadline_seconds = deadline_seconds,
+                            .limit = limit,
+                            .endurance = endurance.get("Path", "endurance")};
           },
           nb::arg("directory"), nb::arg("capacity"), nb::kw_only(), nb::arg("weight") = 1.0,
           nb::arg("request_max") = 4 << 20, nb::arg("in_flight_max") = 16 << 20,
-          nb::arg("engine") = "automatic", nb::arg("deadline_seconds") = 60.0)
+          nb::arg("engine") = "automatic", nb::arg("deadline_seconds") = 60.0, nb::arg("limit") = 0.0,
+          nb::arg("endurance") = 0)
       .def_ro("directory", &Path::directory)
       .def_ro("capacity", &Path::capacity)
       .def("__getstate__",
            [](const Path& path) {
-             return PathState{path.directory,     path.capacity, path.weight,          path.request_max,
-                              path.in_flight_max, path.engine,   path.deadline_seconds};
+             return PathState{path.directory,        path.capacity,      path.weight,
+                              path.request_max,      path.in_flight_max, path.engine,
+                              path.deadline_seconds, path.limit,         path.endurance};
            })
       .def("__setstate__", [](Path& path, const PathState& state) {
         std::apply([&](const auto&... members) { new (&path) Path{members...}; }, state);
@@ -335,12 +360,13 @@ host_budget: bytes of host memory, allocated by the call. paths: of the swap fil
 "preferred" or "required": whether the kernel may swap the memory out. eviction: "planned", the tensor whose next use is
 furthest away, as the round before tells, "lru", or "reuse_distance": as "lru", and after its use a tensor leaves, unless it
 is used again in the same round before reuse_distance_max bytes of other uses, as in DeepSpeed. lookahead: most bytes that
-are loaded before their use is asked for.)")
+are loaded before their use is asked for. timeline_file: gets what is moved and waited for, and when, in the format of
+Chrome's traces, which Perfetto opens.)")
       .def(nb::init<const Count&, const std::vector<Path>&, const std::string&, const std::string&,
-                    const Count&, const Count&>(),
+                    const Count&, const Count&, const std::optional<FilePath>&>(),
            nb::arg("host_budget"), nb::arg("paths") = nb::list(), nb::kw_only(), nb::arg("pinning") = "none",
            nb::arg("eviction") = "planned", nb::arg("lookahead") = 64 << 20,
-           nb::arg("reuse_distance_max") = 0)
+           nb::arg("reuse_distance_max") = 0, nb::arg("timeline_file").none() = nb::none())
       .def("add", &add, nb::arg("name"), nb::arg("nbytes"), nb::kw_only(), nb::arg("in_memory") = false,
            nb::arg("write_behind") = false,
            R"(Adds a tensor, which has no contents. name: for messages. in_memory: it keeps a range of
@@ -375,6 +401,9 @@ naming the tensors that are leased; errors of the disk.)")
            "What the tensors have taken and moved so far, by tier, purpose and drive. format: \"text\", "
            "\"json\", or \"prometheus\" for its text format. elapsed: seconds of the run, for rates. rank: "
            "of this process, which metrics have as a label.")
+      .def("save_report", &Runtime::save_report, nb::arg("file"), nb::arg("format") = "text", nb::kw_only(),
+           nb::arg("elapsed") = 0.0, nb::arg("rank") = 0,
+           "Replaces a file by such a report at once, so that another program reads a whole one.")
       .def_prop_ro("notes", &Runtime::notes, "Options that are not in effect, with reasons.")
       .def("take_messages", &Runtime::take_messages,
            "What has happened since the last call and was no error, such as stores that moved to another "

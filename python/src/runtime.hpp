@@ -1,6 +1,7 @@
 #pragma once
 
 #include "count.hpp"
+#include "file_path.hpp"
 #include "handle.hpp"
 
 #include <penstock/penstock.h>
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +24,8 @@ struct Path {
   std::uint64_t request_max, in_flight_max;
   std::string engine;
   double deadline_seconds;
+  double limit;
+  std::uint64_t endurance;
 };
 
 /// penstock.Runtime.
@@ -30,7 +34,8 @@ class Runtime {
   using Owner = Handle<penstock_runtime, penstock_runtime_free>;
 
   Runtime(const Count& host_budget, const std::vector<Path>& paths, const std::string& pinning,
-          const std::string& eviction, const Count& lookahead, const Count& reuse_distance_max);
+          const std::string& eviction, const Count& lookahead, const Count& reuse_distance_max,
+          const std::optional<FilePath>& timeline_file);
 
   void end_round() { call("Runtime.end_round", penstock_runtime_end_round); }
   void flush() { call("Runtime.flush", penstock_runtime_flush); }
@@ -41,6 +46,7 @@ class Runtime {
   [[nodiscard]] std::pair<std::uintptr_t, std::uint64_t> host_memory();
   [[nodiscard]] nb::dict report();
   [[nodiscard]] nb::str report_text(const std::string& format, double elapsed, const Count& rank);
+  void save_report(const FilePath& file, const std::string& format, double elapsed, const Count& rank);
   [[nodiscard]] nb::list notes();
   [[nodiscard]] nb::list take_messages();
   void close() {

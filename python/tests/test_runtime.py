@@ -245,3 +245,44 @@ def test_a_report_has_what_was_moved(runtime, directory):
     for wrong in ({"format": "xml"}, {"elapsed": -1.0}, {"elapsed": float("nan")}, {"rank": -1}):
         with pytest.raises(penstock.InvalidArgument):
             runtime.report_text(**wrong)
+
+
+def test_a_report_replaces_a_file(runtime, tmp_path):
+    file = tmp_path / "report.prom"
+    file.write_text("before")
+    runtime.save_report(file, "prometheus", rank=3)
+    assert 'penstock_steps_total{rank="3"} 0\n' in file.read_text() and list(tmp_path.iterdir()) == [file]
+    runtime.save_report(os.fsencode(file), elapsed=2.0)
+    assert file.read_text().startswith("rank 0, 2.00 s")
+    with pytest.raises(penstock.InvalidArgument):
+        runtime.save_report(file, "xml")
+    with pytest.raises(penstock.NotFound, match="none"):
+        runtime.save_report(tmp_path / "none" / "report")
+    with pytest.raises(penstock.InvalidArgument, match="no path"):
+        runtime.save_report(3)
+    assert file.read_text().startswith("rank 0, 2.00 s")
+
+
+def test_a_path_says_what_is_known_of_its_drive(directory):
+    path = penstock.Path(directory, capacity=1 << 20, limit=3e9, endurance=600 * 10**12)
+    path = pickle.loads(pickle.dumps(path))
+    with penstock.Runtime(1 << 20, [path]) as made:
+        drive, = json.loads(made.report_text("json"))["drives"]
+    assert drive["limit"] == 3e9 and drive["endurance"] == 600 * 10**12
+    for wrong in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(penstock.InvalidArgument, match="limit"):
+            penstock.Runtime(1 << 20, [penstock.Path(directory, capacity=1 << 20, limit=wrong)])
+
+
+def test_a_timeline_has_reads_writes_and_waits(directory, tmp_path):
+    file = tmp_path / "timeline.json"
+    with penstock.Runtime(size, [penstock.Path(directory, capacity=4 * size)], timeline_file=file) as made:
+        tensors = [made.add(name, size) for name in ("a", "b")]
+        for tensor in tensors:
+            fill(tensor, 1)
+        tensors[0].read(bytearray(size))
+    events = json.loads(file.read_text())
+    spans = {(event["cat"], event["name"]) for event in events if event["ph"] == "X"}
+    assert {("writes of path 0", "a"), ("reads of path 0", "a"), ("waits", "loads")} <= spans
+    with pytest.raises(penstock.NotFound, match="timeline_file"):
+        penstock.Runtime(size, timeline_file=tmp_path / "none" / "timeline.json")

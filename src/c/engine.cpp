@@ -24,6 +24,10 @@ Result<std::function<Result<zero::Accelerator>(ByteCount)>> accelerator_of(
   return make;
 }
 
+c::MakeReport report_of(const penstock_engine& engine) {
+  return [&engine](std::uint32_t, bool with_changes) { return engine.job->rank->report(with_changes); };
+}
+
 Result<zero::Rank::Options> read(const char* function, const penstock_engine_options& from) {
   PENSTOCK_TRY(
       c::check_not_null(function, {{"options.config", from.config}, {"options.layout", from.layout}}));
@@ -185,12 +189,33 @@ penstock_error* penstock_engine_report_text(const penstock_engine* engine,
   const char* const function = __func__;
   return c::call(function, {{"engine", engine}, {"options", options}, {"lines", lines}},
                  [&]() -> Result<void> {
-                   zero::Rank& rank = *engine->job->rank;
-                   PENSTOCK_TRY_ASSIGN(
-                       auto report, c::report_lines(function, rank.runtime(), rank.identity().rank, options));
+                   PENSTOCK_TRY_ASSIGN(auto report, c::report_lines(function, report_of(*engine), options));
                    c::give(lines, std::move(report));
                    return ok();
                  });
+}
+
+penstock_error* penstock_engine_save_report(const penstock_engine* engine,
+                                            const penstock_report_options* options, const char* file) {
+  const char* const function = __func__;
+  return c::call(function, {{"engine", engine}, {"options", options}, {"file", file}},
+                 [&] { return c::save_report(function, report_of(*engine), options, file); });
+}
+
+penstock_error* penstock_engine_write_events(penstock_engine* engine, const penstock_monitor_event* events,
+                                             std::size_t count) {
+  const char* const function = __func__;
+  return c::call(function, {{"engine", engine}}, [&]() -> Result<void> {
+    std::vector<zero::MonitorEvent> read;
+    const auto add = [&](const penstock_monitor_event* one) -> Result<void> {
+      PENSTOCK_TRY_ASSIGN(const auto event, c::read_struct(function, "events", one));
+      PENSTOCK_TRY(c::check_not_null(function, {{"events.name", event.name}}));
+      read.push_back({event.name, event.value, event.place});
+      return ok();
+    };
+    PENSTOCK_TRY(c::for_each_struct(function, "events", events, count, add));
+    return engine->job->rank->write_events(read);
+  });
 }
 
 penstock_error* penstock_engine_notes(const penstock_engine* engine, penstock_lines** lines) {

@@ -48,6 +48,14 @@ Result<void> check_struct_size(const char* function, const char* argument, std::
       .advice("set the member `size` to the struct's sizeof");
 }
 
+Result<void> check_limit(const char* function, const char* argument, double bytes_a_second) {
+  if (std::isfinite(bytes_a_second) && bytes_a_second >= 0) return ok();
+  return Error::invalid_argument(function)
+      .object(argument)
+      .wanted("bytes a second, finite and 0 or more")
+      .got(std::to_string(bytes_a_second));
+}
+
 Result<void> check_unknown_members(const char* function, const char* argument, const void* given,
                                    std::size_t known) {
   std::size_t size = 0;

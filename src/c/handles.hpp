@@ -133,6 +133,9 @@ void write_struct(T* to, T value) {
   std::memcpy(to, &value, std::min(value.size, sizeof(T)));
 }
 
+/// Errors: invalid_argument, for a rate that is negative or not finite.
+Result<void> check_limit(const char* function, const char* argument, double bytes_a_second);
+
 /// Errors: invalid_argument, for a number that is not below `count`.
 template <class Enum>
 [[nodiscard]] Result<Enum> enumerator(const char* function, const char* argument, std::int32_t number,

@@ -3,16 +3,20 @@
 #include "c/handles.hpp"
 
 #include <penstock/c/runtime.h>
-#include <penstock/swap/runtime.hpp>
+#include <penstock/zero/report/run_report.hpp>
 
-#include <cstdint>
-#include <optional>
+#include <functional>
 
 namespace penstock::c {
 
-/// `rank`: instead of that of the options. Errors: invalid_argument, naming the member of `options`.
-[[nodiscard]] Result<penstock_lines> report_lines(const char* function, swap::Runtime& runtime,
-                                                  std::optional<std::uint32_t> rank,
+/// Makes a report of a runtime or of an engine's rank; `rank` is that of the options.
+using MakeReport = std::function<zero::RunReport(std::uint32_t rank, bool with_changes)>;
+
+/// Errors: invalid_argument, naming the member of `options`.
+[[nodiscard]] Result<penstock_lines> report_lines(const char* function, const MakeReport& make,
                                                   const penstock_report_options* options);
+/// Errors: the same, and those of zero::save_report().
+Result<void> save_report(const char* function, const MakeReport& make, const penstock_report_options* options,
+                         const char* file);
 
 }  // namespace penstock::c

@@ -14,6 +14,8 @@
 template <>
 inline constexpr std::size_t penstock::c::first_size<penstock_runtime_options> =
     offsetof(penstock_runtime_options, reuse_distance_max);
+template <>
+inline constexpr std::size_t penstock::c::first_size<penstock_path> = offsetof(penstock_path, limit);
 
 struct penstock_runtime {
   std::shared_ptr<penstock::swap::Runtime> runtime;  // of its leases and requests too
@@ -48,6 +50,9 @@ Result<swap::PathOptions> read(const char* function, const penstock_path* given)
   if (from.in_flight_max != 0) path.in_flight_max = ByteCount(from.in_flight_max);
   PENSTOCK_TRY_ASSIGN(path.deadline, c::duration(function, "options.paths.deadline_seconds",
                                                  from.deadline_seconds, path.deadline));
+  PENSTOCK_TRY(c::check_limit(function, "options.paths.limit", from.limit));
+  path.rate_limit = from.limit;
+  path.endurance = ByteCount(from.endurance);
   PENSTOCK_TRY_ASSIGN(path.engine, c::enumerator<tiers::EngineChoice>(function, "options.paths.engine",
                                                                       from.engine, PENSTOCK_IO_THREADS + 1));
   return path;
@@ -67,6 +72,7 @@ Result<swap::RuntimeOptions> read(const char* function, const penstock_runtime_o
                                  swap::Eviction::reuse_distance};
   options.eviction = evictions[static_cast<std::size_t>(eviction)];
   options.reuse_distance_max = ByteCount(from.reuse_distance_max);
+  if (from.timeline_file != nullptr) options.timeline_file = from.timeline_file;
   constexpr std::size_t paths_max = 1024;
   if (from.path_count > paths_max) {
     return Error::invalid_argument(function)
@@ -93,6 +99,10 @@ void give(const std::shared_ptr<swap::Runtime>& runtime, swap::Lease lease, pens
   c::give(to, penstock_lease{runtime, std::move(lease)});
   if (data != nullptr) *data = span.data();
   if (bytes != nullptr) *bytes = span.size().value();
+}
+
+c::MakeReport report_of(const penstock_runtime& runtime) {
+  return [&runtime](std::uint32_t rank, bool) { return zero::report_of(*runtime.runtime, {.rank = rank}); };
 }
 
 }  // namespace
@@ -253,12 +263,19 @@ penstock_error* penstock_runtime_get_report(const penstock_runtime* runtime,
 penstock_error* penstock_runtime_report_text(const penstock_runtime* runtime,
                                              const penstock_report_options* options, penstock_lines** lines) {
   const char* const function = __func__;
-  return c::call(
-      function, {{"runtime", runtime}, {"options", options}, {"lines", lines}}, [&]() -> Result<void> {
-        PENSTOCK_TRY_ASSIGN(auto report, c::report_lines(function, *runtime->runtime, {}, options));
-        c::give(lines, std::move(report));
-        return ok();
-      });
+  return c::call(function, {{"runtime", runtime}, {"options", options}, {"lines", lines}},
+                 [&]() -> Result<void> {
+                   PENSTOCK_TRY_ASSIGN(auto report, c::report_lines(function, report_of(*runtime), options));
+                   c::give(lines, std::move(report));
+                   return ok();
+                 });
+}
+
+penstock_error* penstock_runtime_save_report(const penstock_runtime* runtime,
+                                             const penstock_report_options* options, const char* file) {
+  const char* const function = __func__;
+  return c::call(function, {{"runtime", runtime}, {"options", options}, {"file", file}},
+                 [&] { return c::save_report(function, report_of(*runtime), options, file); });
 }
 
 penstock_error* penstock_runtime_notes(const penstock_runtime* runtime, penstock_lines** lines) {

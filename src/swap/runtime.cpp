@@ -3,6 +3,7 @@
 #include "swap/path/size_swap_files.hpp"
 #include "swap/policy/find_uses.hpp"
 #include "swap/runtime_internals.hpp"
+#include "swap/runtime_limit.hpp"
 #include "swap/runtime_park.hpp"
 #include "swap/runtime_state.hpp"
 
@@ -79,8 +80,12 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
   }
   auto arena = tiers::HostArena::create({.size = options.host_budget, .pinning = options.pinning});
   if (!arena) return arena.error();
-  std::unique_ptr<Runtime> runtime(
-      new Runtime(std::make_shared<RuntimeState>(std::move(options), std::move(*arena), std::move(paths))));
+  std::unique_ptr<Timeline> timeline;
+  if (!options.timeline_file.empty()) {
+    PENSTOCK_TRY_ASSIGN(timeline, Timeline::create(options.timeline_file));
+  }
+  std::unique_ptr<Runtime> runtime(new Runtime(std::make_shared<RuntimeState>(
+      std::move(options), std::move(*arena), std::move(paths), std::move(timeline))));
   PENSTOCK_TRY(runtime->state_->pin_earlier_extents());
   PENSTOCK_TRY(runtime->state_->start_threads());
   return runtime;
@@ -107,6 +112,7 @@ Runtime::~Runtime() {
   bool released = true;
   for (const auto& path : state_->paths) released &= path->stop_driver();
   if (!released) state_->arena.leak();
+  state_->timeline.reset();
   state_->paths.clear();  // leases may outlive the runtime, but not the file systems and clocks of its paths
 }
 
@@ -147,7 +153,8 @@ Result<void> Runtime::remove(TensorId tensor) {
   PENSTOCK_TRY(s.check_unused("Runtime::remove", tensor));
   s.residency.forget(tensor);  // cancels a prefetch, which could start during the wait
   const auto is_idle = [&] { return s.residency.idle(tensor); };
-  while (!is_idle()) s.drive_until(lock, is_idle);  // a move may start before this thread has the lock again
+  // A move may start before this thread has the lock again.
+  while (!is_idle()) s.drive_until(lock, is_idle, StallCause::other);
   s.residency.forget(tensor);  // again: a store may have failed or been queued during the wait
   (void)s.residency.remove(tensor);
   s.advance();  // grants requests that waited for the memory of `tensor` or for its store error to be cleared
@@ -187,10 +194,13 @@ Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
   std::optional<Error> failed;
   std::unique_lock lock(state->mutex);
   ++state->waiting;
-  state->drive_until(lock, [&] {
-    outcome = state->residency.take(id);
-    return outcome || state->closing || (failed = state->residency.take_store_error());
-  });
+  state->drive_until(
+      lock,
+      [&] {
+        outcome = state->residency.take(id);
+        return outcome || state->closing || (failed = state->residency.take_store_error());
+      },
+      StallCause::loads);
   --state->waiting;
   if (state->closing) state->waiters.notify();  // ~Runtime waits for this
   if (!outcome) {
@@ -264,11 +274,13 @@ Result<void> Runtime::discard(TensorId tensor) {
 }
 
 void Runtime::wait_for_stores(std::size_t count) {
-  RuntimeInternals(*this).wait_ignoring_stores([&] { return state_->residency.stores_pending() <= count; });
+  RuntimeInternals(*this).wait_ignoring_stores([&] { return state_->residency.stores_pending() <= count; },
+                                               StallCause::stores);
 }
 
 Result<void> Runtime::flush() {
-  return RuntimeInternals(*this).wait_until([this] { return state_->residency.all_stored(); });
+  return RuntimeInternals(*this).wait_until([this] { return state_->residency.all_stored(); },
+                                            StallCause::stores);
 }
 
 Result<void> Runtime::pin_extent(TensorId tensor, std::uint64_t generation) {
@@ -298,6 +310,8 @@ std::vector<std::string> Runtime::take_messages() {
   for (const auto& path : state_->paths) {
     if (std::string message = path->take_message(); !message.empty()) messages.push_back(std::move(message));
   }
+  if (state_->timeline == nullptr) return messages;
+  if (std::string message = state_->timeline->take_message(); !message.empty()) messages.push_back(message);
   return messages;
 }
 
@@ -344,7 +358,13 @@ tiers::Ledger& Runtime::ledger() {
   return state_->ledger;
 }
 TimePoint Runtime::stall_time() const {
-  return TimePoint(state_->stall_ns.load());
+  TimePoint sum{};
+  for (std::size_t cause = 0; cause < stall_cause_count; ++cause) sum += stall_time(StallCause(cause));
+  return sum;
+}
+TimePoint Runtime::stall_time(StallCause cause) const {
+  const auto number = static_cast<std::size_t>(cause);
+  return TimePoint(number < stall_cause_count ? state_->stall_ns[number].load() : 0);
 }
 
 std::vector<PathReport> Runtime::paths() const {

@@ -75,7 +75,7 @@ void RuntimeInternals::wake() const noexcept {
 }
 
 Result<void> RuntimeInternals::add_user(
-    const RuntimeUse& use, const std::function<Result<void>(std::span<const RuntimeUse>)>& check) const {
+    const RuntimeUse& use, const std::function<Result<ByteCount>(std::span<const RuntimeUse>)>& check) const {
   {
     const std::lock_guard lock(state_.memory_mutex);
     take_back_abandoned();
@@ -83,13 +83,18 @@ Result<void> RuntimeInternals::add_user(
   const std::lock_guard lock(state_.mutex);
   state_.users.push_back(use);
   auto checked = check(state_.users);
-  if (!checked) state_.users.pop_back();
-  return checked;
+  if (!checked) {
+    state_.users.pop_back();
+    return checked.error();
+  }
+  state_.host_least = *checked;
+  return ok();
 }
 
 void RuntimeInternals::remove_user(std::uint32_t owner) const {
   const std::lock_guard lock(state_.mutex);
   std::erase_if(state_.users, [owner](const RuntimeUse& use) { return use.owner == owner; });
+  if (state_.users.empty()) state_.host_least = {};
 }
 
 ByteCount RuntimeInternals::host_capacity() const {
@@ -259,17 +264,26 @@ RuntimeOptions RuntimeInternals::options() const {
   return options;
 }
 
-Result<void> RuntimeInternals::wait_until(const std::function<bool()>& done) const {
+Result<void> RuntimeInternals::wait_until(const std::function<bool()>& done, StallCause cause) const {
   std::unique_lock lock(state_.mutex);
   std::optional<Error> failed;
-  state_.drive_until(lock,
-                     [&] { return done() || (failed = state_.residency.take_store_error()).has_value(); });
+  const auto ends = [&] { return done() || (failed = state_.residency.take_store_error()).has_value(); };
+  state_.drive_until(lock, ends, cause);
   return state_.report_store_error(std::move(lock), std::move(failed));
 }
 
-void RuntimeInternals::wait_ignoring_stores(const std::function<bool()>& done) const {
+void RuntimeInternals::wait_ignoring_stores(const std::function<bool()>& done, StallCause cause) const {
   std::unique_lock lock(state_.mutex);
-  state_.drive_until(lock, done);
+  state_.drive_until(lock, done, cause);
+}
+
+void RuntimeInternals::add_message(std::string message) const {
+  const std::lock_guard lock(state_.mutex);
+  state_.messages.push_back(std::move(message));
+}
+
+Timeline* RuntimeInternals::timeline() const {
+  return state_.timeline.get();
 }
 
 bool RuntimeInternals::store_failed() const {
@@ -282,8 +296,10 @@ Result<void> RuntimeInternals::wait_for(const tiers::Event& event, const char* w
   IdleHandler* const idle_handler = state_.options.idle_handler;
   tiers::RunningTime waited(Clock::steady(), tiers::running_time_step(deadline));
   const TimePoint began = waited.elapsed();
-  while (true) {
+  const TimePoint called = Clock::steady().now();
+  for (bool has_waited = false;; has_waited = true) {
     PENSTOCK_TRY_ASSIGN(const bool passed, event.query());
+    if (passed && has_waited) state_.count_stall(StallCause::device, called);
     if (passed) return ok();
     if (idle_handler != nullptr) {
       if (!state_.poll()) idle_handler->idle();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "swap/timeline.hpp"
 #include "swap/transfer/transfer_engine.hpp"
 #include "tiers/store/block_table.hpp"
 
@@ -53,12 +54,17 @@ class RuntimeInternals {
   [[nodiscard]] Executor& executor() const;
   /// Whether the runtime has threads of its own: it has no idle handler.
   [[nodiscard]] bool has_threads() const;
+  /// Adds a line to what Runtime::take_messages() returns next.
+  void add_message(std::string message) const;
+  /// Null: nothing is written.
+  [[nodiscard]] Timeline* timeline() const;
   /// Threads that wait in Runtime::acquire().
   [[nodiscard]] std::uint32_t threads_waiting() const;
 
-  /// Adds a user. `check` gets all users, the new one last; its error is returned, and nothing has changed.
+  /// Adds a user. `check` gets all users, the new one last, and returns the least host memory with which all make
+  /// progress; its error is returned, and nothing has changed.
   Result<void> add_user(const RuntimeUse& use,
-                        const std::function<Result<void>(std::span<const RuntimeUse>)>& check) const;
+                        const std::function<Result<ByteCount>(std::span<const RuntimeUse>)>& check) const;
   void remove_user(std::uint32_t owner) const;
   /// The bytes of host memory, and of swap files, that users share.
   [[nodiscard]] ByteCount host_capacity() const;
@@ -101,9 +107,9 @@ class RuntimeInternals {
   /// Blocks until `done()`, which is evaluated with the runtime's lock held, returns true. It must not call the
   /// runtime.
   /// Errors: that of a failed write-behind, if `done()` is still false.
-  Result<void> wait_until(const std::function<bool()>& done) const;
+  Result<void> wait_until(const std::function<bool()>& done, StallCause cause = StallCause::other) const;
   /// The same, but does not return errors of write-behinds.
-  void wait_ignoring_stores(const std::function<bool()>& done) const;
+  void wait_ignoring_stores(const std::function<bool()>& done, StallCause cause = StallCause::other) const;
   /// Whether the error of a failed write-behind is still to be returned. Called with the lock held, by the predicate of
   /// wait_until().
   [[nodiscard]] bool store_failed() const;

@@ -37,6 +37,11 @@ Result<void> RuntimeState::begin_park() {
         .reason("an engine uses the runtime")
         .advice("zero::Engine::park() parks what an engine has");
   }
+  if (memory_limit < budget.size()) {
+    return Error(ErrorCode::failed_state, operation)
+        .reason("the runtime's memory is limited")
+        .advice("call limit_memory() with the whole budget first");
+  }
   const std::vector<tiers::TensorId> tensors = store.tensors();
   const auto stays = std::find_if(tensors.begin(), tensors.end(), [this](tiers::TensorId tensor) {
     return store.description(tensor).stays_in_memory();

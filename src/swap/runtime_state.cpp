@@ -34,15 +34,20 @@ std::vector<std::string> file_names(std::span<const std::unique_ptr<Path>> paths
 }  // namespace
 
 RuntimeState::RuntimeState(RuntimeOptions given, tiers::HostArena memory,
-                           std::vector<std::unique_ptr<Path>> opened)
+                           std::vector<std::unique_ptr<Path>> opened, std::unique_ptr<Timeline> written)
     : options(std::move(given)),
       executor(options.executor != nullptr ? options.executor : &inline_executor),
+      timeline(std::move(written)),
       arena(std::move(memory)),
       paths(std::move(opened)),
       budget(tiers::Tier::host, options.host_budget, ledger),
       extents(make_extent_allocator(paths)),
       transfers(paths),
-      moves(store, transfers, {.arena = arena.bytes(), .executor = executor, .wake = [this] { wake(); }}),
+      moves(store, transfers,
+            {.arena = arena.bytes(),
+             .executor = executor,
+             .wake = [this] { wake(); },
+             .timeline = timeline.get()}),
       residency(store, budget, extents, ledger, moves,
                 {.eviction = options.eviction,
                  .reuse_distance_max = options.reuse_distance_max,
@@ -135,7 +140,13 @@ bool RuntimeState::poll() {
   }
   for (Move& move : starts) transfers.start(std::move(move));
   starts.clear();
+  if (timeline) timeline->flush();
   return moved;
+}
+
+void RuntimeState::count_stall(StallCause cause, TimePoint began) {
+  stall_ns[static_cast<std::size_t>(cause)] += (Clock::steady().now() - began).count();
+  if (timeline) timeline->add("waits", to_string(cause), began);
 }
 
 void RuntimeState::run_mover() {

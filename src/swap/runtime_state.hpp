@@ -3,6 +3,7 @@
 #include "swap/path/extent_allocator.hpp"
 #include "swap/path/path.hpp"
 #include "swap/residency/host_residency.hpp"
+#include "swap/timeline.hpp"
 #include "swap/transfer/host_moves.hpp"
 #include "swap/transfer/transfer_engine.hpp"
 #include "swap/waiters.hpp"
@@ -12,6 +13,7 @@
 #include <penstock/swap/runtime.hpp>
 #include <penstock/tiers/device/device.hpp>
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -27,7 +29,9 @@ enum class ParkState : std::uint8_t { in_use, changing, parked };
 /// The implementation of a Runtime, shared with its leases. `mutex` protects store, budget and residency. No system
 /// or CUDA call is made with it held.
 struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
-  RuntimeState(RuntimeOptions given, tiers::HostArena memory, std::vector<std::unique_ptr<Path>> opened);
+  /// `written`: the timeline, or null.
+  RuntimeState(RuntimeOptions given, tiers::HostArena memory, std::vector<std::unique_ptr<Path>> opened,
+               std::unique_ptr<Timeline> written);
   /// Errors: invalid_argument, for RuntimeOptions::pinned.
   Result<void> pin_earlier_extents();
   /// Starts the drivers and the mover, unless the options have an idle_handler.
@@ -67,7 +71,9 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   bool poll();
   void run_mover();
   template <class Done>
-  void drive_until(std::unique_lock<std::mutex>& lock, const Done& done);
+  void drive_until(std::unique_lock<std::mutex>& lock, const Done& done, StallCause cause);
+  /// A thread of the caller has waited since `began`.
+  void count_stall(StallCause cause, TimePoint began);
   Result<void> report_store_error(std::unique_lock<std::mutex> lock, std::optional<Error> store_error);
   /// Changes the residency, advances it and wakes the mover.
   template <class Change>
@@ -76,6 +82,7 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   RuntimeOptions options;
   InlineExecutor inline_executor;
   Executor* executor;
+  std::unique_ptr<Timeline> timeline;  // null: nothing is written
   tiers::Ledger ledger;
   tiers::HostArena arena;
   std::vector<std::unique_ptr<Path>> paths;
@@ -98,6 +105,9 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   };
   std::vector<OwnedLease> owned;  // leases that acquire() returned
   std::vector<RuntimeUse> users;
+  ByteCount host_least;                          // with which they make progress
+  ByteCount memory_limit = options.host_budget;  // of limit_memory(), or more than the budget
+  std::mutex limit_mutex;                        // one limit_memory() at a time; taken before the others
   std::mutex memory_mutex;      // held during calls of a device and while pages are given or taken back
   std::uint32_t pin_count = 0;  // users that have called pin() and not unpin()
   tiers::Device* registered_with = nullptr;  // the device that has the arena registered
@@ -111,7 +121,7 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   bool woken = false, stopping = false;
   bool closing = false;       // the runtime is being destroyed
   std::uint32_t waiting = 0;  // threads in acquire()
-  std::atomic<std::int64_t> stall_ns{0};
+  std::array<std::atomic<std::int64_t>, stall_cause_count> stall_ns{};
   std::vector<MoveEvent> events;  // used by the mover only, as are the moves that it starts in one run
   std::vector<Move> starts;
   std::thread mover;
@@ -128,7 +138,7 @@ void RuntimeState::change(const Change& change) {
 
 /// Evaluates `done` with the lock held, in this thread or in the mover, until it was true: see Waiters::wait().
 template <class Done>
-void RuntimeState::drive_until(std::unique_lock<std::mutex>& lock, const Done& done) {
+void RuntimeState::drive_until(std::unique_lock<std::mutex>& lock, const Done& done, StallCause cause) {
   if (done()) return;
   const TimePoint began = Clock::steady().now();
   if (options.idle_handler == nullptr) {
@@ -144,7 +154,7 @@ void RuntimeState::drive_until(std::unique_lock<std::mutex>& lock, const Done& d
       lock.lock();
     }
   }
-  stall_ns += (Clock::steady().now() - began).count();
+  count_stall(cause, began);
 }
 
 }  // namespace penstock::swap

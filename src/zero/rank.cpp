@@ -1,9 +1,14 @@
 #include <penstock/zero/rank.hpp>
 
+#include "base/notes.hpp"
+#include "swap/runtime_internals.hpp"
 #include "zero/commit/durable_directories.hpp"
 #include "zero/engine/engine_commits.hpp"
 #include "zero/launch/run_description.hpp"
 #include "zero/layout/path_options.hpp"
+#include "zero/memory_watch.hpp"
+#include "zero/report/helpful_changes.hpp"
+#include "zero/report/step_monitor.hpp"
 
 #include <penstock/zero/comm/in_process_group.hpp>
 
@@ -57,6 +62,14 @@ struct Rank::State {
   };
   Result<void> join(Member& member);
   Result<void> make_engine(Member& member);
+  /// Of the files that the rank writes.
+  [[nodiscard]] std::filesystem::path name_for_rank(std::filesystem::path file) const;
+  Result<void> make_monitor();
+  void end_step(const StepOutcome& outcome);
+  /// Gives host memory to others that need it, and takes it back.
+  void follow_memory();
+  [[nodiscard]] RunReport report(bool with_changes) const;
+  Result<void> save_report(bool with_changes);
   /// The collectives of the peers fail with `cause`. Before the communicators are destroyed, which would be the cause.
   void leave(const Error& cause);
 
@@ -70,6 +83,14 @@ struct Rank::State {
   std::vector<Member> members;  // the rank's own engine is the first
   std::vector<Engine*> engines;
   std::vector<const MemoryPlan*> plans;
+  const TimePoint created_at = Clock::steady().now();
+  std::optional<StepMonitor> monitor;
+  std::filesystem::path report_file;  // empty: none, or it has failed
+  TimePoint reported_at{};
+  std::string report_note;  // why it has failed
+  ByteCount memory_limit;   // of the runtime
+  TimePoint looked_at{};    // the machine's memory
+  bool at_least = false;    // no less memory is possible, as a message has said
 };
 
 Rank::State::State(Options given) : options(std::move(given)) {
@@ -94,6 +115,7 @@ Result<void> Rank::State::open() {
     PENSTOCK_TRY(check_batch_size(member.config, identity.ranks));
   }
   PENSTOCK_TRY(judge_directories());  // before a peer makes anything in its own
+  PENSTOCK_TRY(make_monitor());
   for (const Member& member : members) {
     if (member.group.agree) PENSTOCK_TRY(member.group.agree(describe_run(member.config, member.model)));
   }
@@ -102,7 +124,80 @@ Result<void> Rank::State::open() {
   PENSTOCK_TRY(make_runtime());
   for (Member& member : members) PENSTOCK_TRY(join(member));
   for (Member& member : members) PENSTOCK_TRY(make_engine(member));
+  return report_file.empty() ? ok() : save_report(/*with_changes=*/false);  // a wrong name is told at once
+}
+
+std::filesystem::path Rank::State::name_for_rank(std::filesystem::path file) const {
+  if (file.empty() || options.identity.ranks == 1) return file;
+  const std::filesystem::path extension = file.extension();
+  return file.replace_extension()
+      .concat(".rank" + std::to_string(options.identity.rank))
+      .concat(extension.native());
+}
+
+Result<void> Rank::State::make_monitor() {
+  PENSTOCK_TRY_ASSIGN(monitor, StepMonitor::create(options.config, options.identity.rank == 0, options.log));
+  report_file = name_for_rank(options.config.penstock.report_file);
   return ok();
+}
+
+void Rank::State::end_step(const StepOutcome& outcome) {
+  constexpr TimePoint interval = std::chrono::seconds(10);
+  monitor->end_step(outcome, engines.front()->step_times(),
+                    [this] { return report(/*with_changes=*/false); });
+  if (!options.config.penstock.memory_reserve.is_zero()) follow_memory();
+  if (report_file.empty() || Clock::steady().now() - reported_at < interval) return;
+  if (auto saved = save_report(/*with_changes=*/false); !saved) {
+    report_note = first_line(saved.error()) + "; the report is not written any more";
+    report_file.clear();
+  }
+}
+
+void Rank::State::follow_memory() {
+  constexpr TimePoint interval = std::chrono::seconds(1);
+  const TimePoint now = Clock::steady().now();
+  if (looked_at != TimePoint() && now - looked_at < interval) return;
+  looked_at = now;
+  const tiers::MemoryLimit machine =
+      options.hooks.memory_limit ? options.hooks.memory_limit() : tiers::memory_limit();
+  const MemoryWatch watch{.reserve = options.config.penstock.memory_reserve,
+                          .least = runtime->memory_least(),
+                          .budget = runtime->host_memory().size(),
+                          .ranks = options.identity.local_ranks};
+  if (memory_limit.is_zero()) memory_limit = watch.budget;
+  const ByteCount next = watch.next(memory_limit, machine.available);
+  // Also if nothing changes: what was leased before may be given back now.
+  const auto has = runtime->limit_memory(next);
+  const bool is_short = machine.available < watch.reserve;
+  std::string message;
+  if (!has) {
+    message = "the host memory stays as it is: " + first_line(has.error());
+  } else if (next != memory_limit) {
+    message = "the rank uses " + to_string(next) + " of its host memory of " + to_string(watch.budget);
+  } else if (is_short && !std::exchange(at_least, true)) {
+    message = "the rank cannot use less than " + to_string(next) + " of its host memory";
+  }
+  if (!is_short) at_least = false;
+  if (has) memory_limit = next;
+  if (message.empty()) return;
+  swap::RuntimeInternals(*runtime).add_message(
+      message + ": " + to_string(machine.available) + " are available (" + machine.file +
+      "), and penstock.memory_reserve is " + to_string(watch.reserve));
+}
+
+RunReport Rank::State::report(bool with_changes) const {
+  RunReport report =
+      report_of(*runtime, {.rank = options.identity.rank, .elapsed = Clock::steady().now() - created_at});
+  const StepTimes times = engines.front()->step_times();
+  report.steps = times.steps;
+  if (with_changes)
+    add_changes(report, options.config, options.model, members.front().plan, options.identity, times);
+  return report;
+}
+
+Result<void> Rank::State::save_report(bool with_changes) {
+  reported_at = Clock::steady().now();
+  return zero::save_report(report(with_changes), report_file, report_format_of(report_file));
 }
 
 Result<void> Rank::State::make_engine(Member& member) {
@@ -121,6 +216,7 @@ Result<void> Rank::State::make_engine(Member& member) {
                                  .ends_rounds = index == 0,
                                  .directory = directory.get(),
                                  .device_deadline = options.device_deadline};
+  if (index == 0) engine_options.after_step = [this](const StepOutcome& outcome) { end_step(outcome); };
   if (options.hooks.engine_options) options.hooks.engine_options(engine_options);
   PENSTOCK_TRY_ASSIGN(member.engine, Engine::create(std::move(engine_options)));
   engines.push_back(member.engine.get());
@@ -179,6 +275,7 @@ Result<void> Rank::State::make_runtime() {
   runtime_options.executor = workers;
   ByteCount beyond_plans = runtime_options.host_budget;
   for (const Member& member : members) beyond_plans -= member.plan.host_budget;
+  runtime_options.timeline_file = name_for_rank(options.config.penstock.timeline_file);
   if (options.hooks.runtime_options) options.hooks.runtime_options(runtime_options);
   if (directory) PENSTOCK_TRY(use_directories(runtime_options));
   PENSTOCK_TRY_ASSIGN(runtime, swap::Runtime::create(std::move(runtime_options)));
@@ -275,6 +372,11 @@ void Rank::State::leave(const Error& cause) {
 
 Rank::Rank(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Rank::~Rank() {
+  if (!state_->report_file.empty()) {
+    (void)engine().finish_update();  // its bytes count
+    runtime().wait_for_stores(0);
+    (void)state_->save_report(/*with_changes=*/true);
+  }
   for (auto member = state_->members.rbegin(); member != state_->members.rend(); ++member)
     member->engine.reset();
   if (state_->options.hooks.engine_destroyed) state_->options.hooks.engine_destroyed(*state_->runtime);
@@ -320,7 +422,17 @@ std::vector<std::string> Rank::notes() const {
     const std::string& of_engine = member.engine->notes();
     if (!of_engine.empty()) notes.push_back(of_engine);
   }
+  const std::vector<std::string>& of_monitors = state_->monitor->notes();
+  notes.insert(notes.end(), of_monitors.begin(), of_monitors.end());
+  if (!state_->report_note.empty()) notes.push_back(state_->report_note);
   return notes;
+}
+
+RunReport Rank::report(bool with_changes) const {
+  return state_->report(with_changes);
+}
+Result<void> Rank::write_events(std::span<const MonitorEvent> events) {
+  return state_->monitor->write(events);
 }
 
 }  // namespace penstock::zero

@@ -207,6 +207,15 @@ TEST(CEngine, RefusesNull) {
       {"report", [&] { return penstock_engine_get_report(engine.get(), nullptr); }},
       {"engine", [&] { return penstock_engine_report_text(nullptr, nullptr, nullptr); }},
       {"options", [&] { return penstock_engine_report_text(engine.get(), nullptr, nullptr); }},
+      {"engine", [&] { return penstock_engine_save_report(nullptr, nullptr, nullptr); }},
+      {"options", [&] { return penstock_engine_save_report(engine.get(), nullptr, "report"); }},
+      {"engine", [&] { return penstock_engine_write_events(nullptr, nullptr, 0); }},
+      {"events", [&] { return penstock_engine_write_events(engine.get(), nullptr, 1); }},
+      {"name",
+       [&] {
+         const penstock_monitor_event event{.size = sizeof(event)};
+         return penstock_engine_write_events(engine.get(), &event, 1);
+       }},
       {"lines", [&] { return penstock_engine_notes(engine.get(), nullptr); }},
       {"engine", [&] { return penstock_engine_commit(nullptr, nullptr, 0, nullptr); }},
       {"client", [&] { return penstock_engine_commit(engine.get(), nullptr, 8, nullptr); }},
@@ -314,6 +323,13 @@ TEST(CEngine, TrainsAndSaysWhyAStepWasSkipped) {
   succeed(penstock_engine_report_text(engine.get(), &options, &lines));
   EXPECT_GT(penstock_lines_count(lines), 10u);
   penstock_lines_free(lines);
+  const penstock_report_options with_changes{.size = sizeof(with_changes), .with_changes = 1};
+  succeed(penstock_engine_report_text(engine.get(), &with_changes, &lines));
+  const std::string last = penstock_lines_get(lines, penstock_lines_count(lines) - 1);
+  EXPECT_TRUE(last.starts_with("what would help: ") || last.starts_with("would help most: ")) << last;
+  penstock_lines_free(lines);
+  const penstock_monitor_event event{.size = sizeof(event), .name = "loss", .value = 1, .place = 1};
+  succeed(penstock_engine_write_events(engine.get(), &event, 1));  // no monitor is enabled
   EXPECT_EQ(report.completed_steps, 1u);
   EXPECT_EQ(report.skipped_steps, 1u);
   EXPECT_EQ(report.status, PENSTOCK_STATUS_READY);

@@ -1,4 +1,5 @@
 #include "c_handles.hpp"
+#include "kit/guard_pages.hpp"
 #include "kit/scratch_directory.hpp"
 
 #include <penstock/penstock.h>
@@ -11,10 +12,12 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace penstock {
@@ -98,6 +101,7 @@ TEST(CInterface, RefusesNull) {
   penstock_lease* lease = nullptr;
   penstock_request* request = nullptr;
   penstock_lines* lines = nullptr;
+  const penstock_report_options report_options{.size = sizeof(report_options)};
   float value = 0;
   double sum = 0;
   const std::vector<std::pair<const char*, std::function<penstock_error*()>>> calls = {
@@ -155,6 +159,9 @@ TEST(CInterface, RefusesNull) {
       {"report", [&] { return penstock_runtime_get_report(runtime.get(), nullptr); }},
       {"runtime", [&] { return penstock_runtime_report_text(nullptr, nullptr, nullptr); }},
       {"options", [&] { return penstock_runtime_report_text(runtime.get(), nullptr, nullptr); }},
+      {"runtime", [&] { return penstock_runtime_save_report(nullptr, nullptr, nullptr); }},
+      {"options", [&] { return penstock_runtime_save_report(runtime.get(), nullptr, "report"); }},
+      {"file", [&] { return penstock_runtime_save_report(runtime.get(), &report_options, nullptr); }},
       {"runtime", [&] { return penstock_runtime_notes(nullptr, &lines); }},
       {"lines", [&] { return penstock_runtime_notes(runtime.get(), nullptr); }},
       {"runtime", [&] { return penstock_runtime_take_messages(nullptr, &lines); }},
@@ -213,6 +220,89 @@ TEST(CStructs, AreThoseOfAnotherVersionToo) {
   EXPECT_EQ(report.known.host_free, std::uint64_t{256} << 10);
   EXPECT_EQ(report.known.size, sizeof(LaterReport));
   EXPECT_EQ(report.added, 77u) << "this library does not have this member";
+}
+
+/// The struct of a program that was compiled before members were appended ends at a page that cannot be read.
+template <class T, class Call>
+void pass_as_first_version(T value, std::size_t size, const Call& call) {
+  const penstock::test::GuardedBytes bytes{penstock::ByteCount(size)};
+  value.size = size;
+  std::memcpy(bytes.span().data(), &value, size);
+  call(reinterpret_cast<const T*>(bytes.span().data()));
+}
+
+TEST(CStructs, OfEarlierVersionsAreNotReadBeyondTheirEnd) {
+  const ScratchDirectory scratch;
+  const std::string directory = scratch.path().string();
+  const Runtime runtime = make_runtime(scratch);
+  const auto create = [](const penstock_runtime_options* options) {
+    penstock_runtime* made = nullptr;
+    succeed(penstock_runtime_create(options, &made));
+    penstock_runtime_free(made);
+  };
+  pass_as_first_version(penstock_runtime_options{.host_budget = 64 << 10},
+                        offsetof(penstock_runtime_options, reuse_distance_max), create);
+  pass_as_first_version(penstock_runtime_options{.host_budget = 64 << 10},
+                        offsetof(penstock_runtime_options, timeline_file), create);
+  pass_as_first_version(
+      penstock_path{.directory = directory.c_str(), .capacity = 1 << 20}, offsetof(penstock_path, limit),
+      [&](const penstock_path* path) {
+        const penstock_runtime_options options{
+            .size = sizeof(options), .host_budget = 64 << 10, .paths = path, .path_count = 1};
+        create(&options);
+      });
+  pass_as_first_version(penstock_report_options{}, offsetof(penstock_report_options, with_changes),
+                        [&](const penstock_report_options* options) {
+                          penstock_lines* lines = nullptr;
+                          succeed(penstock_runtime_report_text(runtime.get(), options, &lines));
+                          penstock_lines_free(lines);
+                        });
+}
+
+TEST(CRuntime, ReportsWhatIsKnownOfADrive) {
+  const ScratchDirectory scratch;
+  const std::string directory = scratch.path().string(), file = directory + "/report.json";
+  const penstock_path path{.size = sizeof(path),
+                           .directory = directory.c_str(),
+                           .capacity = 1 << 20,
+                           .limit = 3e9,
+                           .endurance = 1000};
+  const penstock_runtime_options options{
+      .size = sizeof(options), .host_budget = 64 << 10, .paths = &path, .path_count = 1};
+  penstock_runtime* made = nullptr;
+  succeed(penstock_runtime_create(&options, &made));
+  const penstock_report_drive drive{
+      .size = sizeof(drive), .directory = directory.c_str(), .limit = 4e9, .endurance = 2000};
+  penstock_report_options as_json{
+      .size = sizeof(as_json), .format = PENSTOCK_REPORT_JSON, .elapsed_seconds = 5};
+  const auto contents = [&] {
+    succeed(penstock_runtime_save_report(made, &as_json, file.c_str()));
+    std::ifstream stream(file);
+    return std::string(std::istreambuf_iterator<char>(stream), {});
+  };
+
+  const std::string of_path = contents();
+  as_json.drives = &drive;
+  as_json.drive_count = 1;
+  const std::string of_call = contents();
+
+  EXPECT_NE(of_path.find("\"endurance\": 1000"), std::string::npos) << of_path;
+  EXPECT_NE(of_path.find("\"limit\": 3e+09"), std::string::npos) << of_path;
+  EXPECT_NE(of_path.find("\"elapsed\": 5"), std::string::npos) << of_path;
+  EXPECT_NE(of_call.find("\"endurance\": 2000"), std::string::npos) << of_call;
+  EXPECT_NE(of_call.find("\"limit\": 4e+09"), std::string::npos) << of_call;
+  expect(penstock_runtime_save_report(made, &as_json, (directory + "/none/report").c_str()),
+         PENSTOCK_NOT_FOUND, "none/report");
+  as_json.format = 3;
+  expect(penstock_runtime_save_report(made, &as_json, file.c_str()), PENSTOCK_INVALID_ARGUMENT, "format");
+  penstock_runtime_free(std::exchange(made, nullptr));
+  for (const double wrong : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    penstock_path bad = path;
+    bad.limit = wrong;
+    penstock_runtime_options refused = options;
+    refused.paths = &bad;
+    expect(penstock_runtime_create(&refused, &made), PENSTOCK_INVALID_ARGUMENT, "options.paths.limit");
+  }
 }
 
 TEST(CStructs, InAnArrayHaveTheSizeOfTheirVersion) {

@@ -23,6 +23,14 @@ def trace() -> dict:
     return {"traceEvents": events}
 
 
+def timeline() -> list:
+    """The same, as a library's timeline: the steps end with step()."""
+    parts = {"forward a<b": ("forward", "trainer"), "backward a<b": ("backward", "trainer"), "wait for step": ("step", "trainer"),
+             "read 1 MiB": ("a<b", "reads of path 0")}
+    return [event | dict(zip(("name", "cat"), parts[event["name"]])) if event["ph"] == "X" else event
+            for event in trace()["traceEvents"]]
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         given, drawn = pathlib.Path(directory) / "trace.json", pathlib.Path(directory) / "trace.svg"
@@ -39,6 +47,11 @@ def main() -> None:
         refused = run("--step", "3")
         assert refused.returncode != 0 and "has 4 steps" in refused.stderr, refused
         assert run("--rank", "1").returncode != 0
+        given.write_text(json.dumps(timeline()), encoding="utf-8")
+        assert run("--step", "2").returncode == 0
+        svg = drawn.read_text(encoding="utf-8")
+        assert svg.count("forward, 500.00 ms") == 2 and "1000 ms, step 3" in svg and svg.count("a&lt;b, 250.00 ms") == 2, svg
+        assert "disk reads and writes" in svg, svg
 
 
 if __name__ == "__main__":

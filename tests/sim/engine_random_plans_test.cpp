@@ -59,6 +59,31 @@ TEST(RandomPlans, AreNotExceeded) {
   }
 }
 
+/// The memory of a rank is limited, to the least of all and to anything more, before each step.
+TEST(RandomPlans, GiveTheSameResultWithMemoryThatIsLimitedMeanwhile) {
+  std::uint32_t limited = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    RunOptions options = random_run(seed);
+    options.faults = {};
+    options.config.penstock.host_budget += 1_MiB * (seed % 3);
+    const test::RunResult expected = train(options);
+    options.before_step = [&](std::uint32_t step, std::uint32_t rank, swap::Runtime& runtime) {
+      SeededRandom random(seed * 100 + step * 10 + rank);
+      const ByteCount least = runtime.memory_least(), all = runtime.host_memory().size();
+      const std::uint64_t more = (all - std::min(all, least)).value();
+      const ByteCount limit = least + ByteCount(random.below(3) == 0 ? random.below(more + 1) : 0);
+      const auto done = runtime.limit_memory(limit);
+      ASSERT_TRUE(done) << seed << ": " << done.error().message();
+      if (limit < all) ++limited;
+    };
+    const test::RunResult result = train(options);
+    ASSERT_EQ(expected.error.has_value(), result.error.has_value())
+        << seed << ": " << (result.error ? result.error->message() : expected.error->message());
+    EXPECT_EQ(result.digest, expected.digest) << seed;
+  }
+  EXPECT_GT(limited, 100u);
+}
+
 /// With room on the device for orders that the plan has not rehearsed.
 RunOptions random_run_in_any_order(std::uint64_t seed) {
   RunOptions options = random_run(seed);

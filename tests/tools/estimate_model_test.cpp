@@ -49,6 +49,29 @@ class EstimateModel : public testing::Test {
   ScratchDirectory directory_;
 };
 
+TEST_F(EstimateModel, PrintsThePlacementTheLimitAndTheNextKnobs) {
+  const std::string limits = config(R"({"path_limits": [1e9, 1e9]})");
+  const auto text = estimate({"--model", "gpt2", "--config", limits, "--gpus", "2"}).out;
+  for (const char* said :
+       {"placement of a rank ", "\nparameters  ", "\noptimizer states  ", "   100.0 %",
+        "limiting resource, unless arithmetic takes longer: the drives of a node move ",
+        " s at path_limits\n", "\nnext knobs, of a node  ", "\nstate_format split (the same bits)  "})
+    EXPECT_TRUE(contains(text, said)) << said << " in\n" << text;
+
+  const auto json = estimate({"--model", "gpt2", "--config", limits, "--gpus", "2", "--json"}).json();
+  EXPECT_EQ(json["placement"][0]["kind"], "parameters");
+  EXPECT_EQ(json["placement"][0]["nvme"].asDouble(), 1.0);
+  EXPECT_GT(json["drive_seconds_per_step"].asDouble(), 0);
+  EXPECT_LT(json["knobs"][0]["moved_per_step_per_node_bytes"].asUInt64(),
+            json["nvme_read_per_step_per_node_bytes"].asUInt64() +
+                json["nvme_written_per_step_per_node_bytes"].asUInt64());
+
+  const auto in_memory =
+      estimate({"--model", "gpt2", "--offload-param", "cpu", "--offload-optimizer", "cpu"}).out;
+  EXPECT_TRUE(contains(in_memory, "limiting resource: arithmetic, or the link of each device")) << in_memory;
+  EXPECT_FALSE(contains(in_memory, "next knobs"));
+}
+
 TEST_F(EstimateModel, PrintsThePlanOfTheRuntime) {
   const auto json = estimate({"--model", "gpt2", "--config", config(), "--gpus", "2", "--json"}).json();
   const auto read = zero::Config::from_file(config(), 2).value();

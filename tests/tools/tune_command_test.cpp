@@ -59,6 +59,11 @@ TEST_F(TuneCommand, GivesDirectoriesOfOneDeviceEqualWeights) {
   const auto taken = zero::Config::from_text(config.toStyledString(), "pasted", 1);
   ASSERT_TRUE(taken) << taken.error().message();
   EXPECT_EQ(taken->penstock.path_weights, (std::vector<double>{0.5, 0.5}));
+  ASSERT_EQ(taken->penstock.path_limits.size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_NEAR(taken->penstock.path_limits[i],
+                json["paths"][static_cast<int>(i)]["mixed_gb_per_s"].asDouble() * 1e9, 0.5e6);
+  }
   EXPECT_EQ(weights[0], 0.5);
   EXPECT_EQ(weights[1], 0.5);
   EXPECT_EQ(json["config"]["aio"]["block_size"].asUInt64() * json["config"]["aio"]["queue_depth"].asUInt64() %

@@ -216,6 +216,22 @@ PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_engine_get_report(cons
 /* As penstock_runtime_report_text(), of this rank. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_engine_report_text(
     const penstock_engine* engine, const penstock_report_options* options, penstock_lines** lines);
+/* As penstock_runtime_save_report(), of this rank. See also penstock.report_file of the configuration. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_engine_save_report(
+    const penstock_engine* engine, const penstock_report_options* options, const char* file);
+
+/* A figure of the trainer, such as its loss, for the files of csv_monitor and tensorboard. */
+typedef struct penstock_monitor_event {
+  size_t size;
+  const char* name; /* such as "Train/Samples/train_loss" */
+  double value;
+  uint64_t place; /* on the axis: in DeepSpeed's own events, the samples that were trained with so far */
+} penstock_monitor_event;
+/* Adds events to the files; only rank 0 writes, and nothing where neither is enabled. Not collective. Errors:
+ * PENSTOCK_INVALID_ARGUMENT, for a name that is empty or has control characters; those of the files, after which
+ * nothing more is written to them. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_engine_write_events(
+    penstock_engine* engine, const penstock_monitor_event* events, size_t count);
 /* Features that are not available, with reasons. The caller frees the lines. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_engine_notes(const penstock_engine* engine,
                                                                        penstock_lines** lines);

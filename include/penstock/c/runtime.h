@@ -20,6 +20,8 @@ typedef struct penstock_path {
   uint64_t in_flight_max; /* 0: 16 MiB */
   penstock_io_engine engine;
   double deadline_seconds; /* for one request; 0: 60 */
+  double limit;            /* for reports, as in penstock_report_drive */
+  uint64_t endurance;      /* the same */
 } penstock_path;
 
 typedef int32_t penstock_eviction;
@@ -40,9 +42,12 @@ typedef struct penstock_runtime_options {
   penstock_eviction eviction;
   uint64_t lookahead;          /* most bytes that are loaded before their use is asked for; 0: 64 MiB */
   uint64_t reuse_distance_max; /* for PENSTOCK_EVICT_REUSE_DISTANCE */
+  const char*
+      timeline_file; /* what is moved and waited for, in Chrome's trace format; null: it is not written */
 } penstock_runtime_options;
 
-/* Errors: PENSTOCK_NO_SPACE and PENSTOCK_PERMISSION, for the memory; those of a path, with its directory. */
+/* Errors: PENSTOCK_NO_SPACE and PENSTOCK_PERMISSION, for the memory; those of a path, with its directory, and of
+ * timeline_file. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_create(
     const penstock_runtime_options* options, penstock_runtime** runtime);
 /* Waits for the transfers in flight. The runtime ends once its leases and requests have ended too. */
@@ -152,7 +157,8 @@ PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_get_report(con
 /* How a report is written: tables for people, JSON, or metrics in Prometheus' text format. */
 typedef int32_t penstock_report_format;
 enum { PENSTOCK_REPORT_TEXT = 0, PENSTOCK_REPORT_JSON = 1, PENSTOCK_REPORT_PROMETHEUS = 2 };
-/* What is known of a drive. Ranks that share it divide the limit and the endurance. */
+/* What is known of a drive, in place of what its path or the configuration says. Ranks that share it divide the limit
+ * and the endurance. */
 typedef struct penstock_report_drive {
   size_t size;
   const char* directory; /* as penstock_path or the configuration names it */
@@ -162,16 +168,23 @@ typedef struct penstock_report_drive {
 typedef struct penstock_report_options {
   size_t size;
   penstock_report_format format;
-  uint32_t rank;          /* of a runtime; an engine knows its own */
-  double elapsed_seconds; /* the time of the run, for rates; 0: not known */
+  uint32_t rank; /* of a runtime; an engine knows its own */
+  double
+      elapsed_seconds; /* the time of the run, for rates; 0: not known, or of an engine since it was made */
   const penstock_report_drive* drives;
   size_t drive_count;
+  int32_t
+      with_changes; /* 1: of an engine, also what would shorten its steps most, which is simulated: seconds */
 } penstock_report_options;
 /* What the tensors have taken and moved so far, by tier, purpose and drive, beside what was planned. The caller frees
  * the lines. Any thread may call it, also while the runtime is used. Errors: PENSTOCK_INVALID_ARGUMENT, for a format
  * that does not exist, a time or a limit that is negative or not finite. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_report_text(
     const penstock_runtime* runtime, const penstock_report_options* options, penstock_lines** lines);
+/* Replaces a file by such a report at once: a program that reads it meanwhile gets the whole report of this time or of
+ * the last. Errors: those, and of the file, which is as before then. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_save_report(
+    const penstock_runtime* runtime, const penstock_report_options* options, const char* file);
 /* Options that are not in effect, with reasons. The caller frees the lines. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_notes(const penstock_runtime* runtime,
                                                                         penstock_lines** lines);

@@ -35,7 +35,8 @@ namespace penstock::swap {
 class Runtime {
  public:
   /// Errors: no_space and permission, for the host memory; no_space, for a thread; invalid_argument, not_found,
-  /// permission, no_space, unsupported and deadline_exceeded, for a path, with its directory.
+  /// permission, no_space, unsupported and deadline_exceeded, for a path, with its directory; not_found, permission and
+  /// io, for RuntimeOptions::timeline_file.
   [[nodiscard]] static Result<std::unique_ptr<Runtime>> create(RuntimeOptions options);
   /// Waits for the transfers in flight and stops the threads. End all leases first: what was written through a lease
   /// that is still open is lost.
@@ -113,15 +114,28 @@ class Runtime {
   /// can use it. Until unpark(), no tensor can be leased, and hints to prefetch wait. Returns what the operating system
   /// has got; take_messages() says why that is less than the budget.
   ///
-  /// Errors, after which all is as before: failed_state, when it is parked, or an engine uses it (zero::Engine::park()
-  /// parks what an engine has); unsupported, for a runtime with a tensor that stays in memory, which it names;
-  /// budget_too_small, naming the tensors that are leased; those of flush().
+  /// Errors, after which all is as before: failed_state, when it is parked or its memory is limited, or an engine uses
+  /// it (zero::Engine::park() parks what an engine has); unsupported, for a runtime with a tensor that stays in memory,
+  /// which it names; budget_too_small, naming the tensors that are leased; those of flush().
   [[nodiscard]] Result<ByteCount> park();
   /// Takes the memory again, for the call of any thread. Tensors are loaded when they are used.
   ///
   /// Errors: failed_state, when it is not parked; no_space, after which the call can be repeated.
   Result<void> unpark();
   [[nodiscard]] bool parked() const;
+
+  /// From now on tensors use the first `most` bytes of the host memory, as soon as they can: copies beyond leave, and
+  /// the operating system gets whole pages of 2 MiB. Does not wait for leases and stores: what they still have beyond
+  /// is given back by a later call. Returns the bytes that the operating system has not got, `most` or more. More than
+  /// the budget stands for all of it; raising the limit takes the memory again. While pages are given back, no memory
+  /// is registered with I/O engines and devices, whose transfers then take more time.
+  ///
+  /// Errors, after which all is as before: budget_too_small, with the least possible, which the engines of the runtime,
+  /// a tensor that stays in memory or the largest tensor needs; no_space, where the machine has no memory to take;
+  /// failed_state, while it is parked.
+  [[nodiscard]] Result<ByteCount> limit_memory(ByteCount most);
+  /// The least that limit_memory() takes now.
+  [[nodiscard]] ByteCount memory_least() const;
 
   /// Keeps the current contents of the extent of `tensor` until release_generation(generation): the next store writes
   /// another extent. Several generations may pin one extent.
@@ -134,7 +148,7 @@ class Runtime {
 
   /// Events since the last call that were not returned as errors, one line each: paths that are not used, stores moved
   /// to another path, paths retired and evacuated, requests that failed and were repeated in parts, memory that park()
-  /// has kept.
+  /// has kept, drives whose endurance comes to its end, a timeline that has ended.
   [[nodiscard]] std::vector<std::string> take_messages();
 
   /// Polls all moves once, for an idle handler. True if any of them advanced.
@@ -161,17 +175,21 @@ class Runtime {
   /// Total time that callers have waited, in this runtime's blocking calls and in those of a zero::Engine: for
   /// transfers, and in an engine's for its device too.
   [[nodiscard]] TimePoint stall_time() const;
+  /// The part of it that has this cause.
+  [[nodiscard]] TimePoint stall_time(StallCause cause) const;
 
  private:
   friend class RuntimeInternals;
   explicit Runtime(std::shared_ptr<RuntimeState> state);
 
   struct Parking;
+  struct Limited;
   [[nodiscard]] Result<void> store_dirty();
   [[nodiscard]] Result<ByteCount> hold_all_memory();
 
   std::shared_ptr<RuntimeState> state_;  // leases that outlive the runtime share it
   std::unique_ptr<Parking> parking_;     // by the thread that changes RuntimeState::park_state
+  std::unique_ptr<Limited> limited_;     // null: limit_memory() has given nothing back
 };
 
 }  // namespace penstock::swap

@@ -40,6 +40,26 @@ enum class Eviction : std::uint8_t {
   return "unknown";
 }
 
+/// What a thread of the caller waits for.
+enum class StallCause : std::uint8_t {
+  loads,        ///< Runtime::acquire(): for the bytes of a tensor, or for room for them
+  stores,       ///< for write-behinds to be stored
+  parameters,   ///< Engine::acquire(): for the gather of a unit
+  gradients,    ///< for the reduction of gradients, whose memory the next ones take
+  update,       ///< for the update of the last step
+  checkpoints,  ///< for a checkpoint, or for room for it
+  peers,        ///< for what the other ranks have at the end of a step
+  device,       ///< for a stream
+  other,        ///< commits, parking, the end of an engine
+};
+inline constexpr std::size_t stall_cause_count = 9;
+[[nodiscard]] constexpr std::string_view to_string(StallCause cause) {
+  constexpr std::array<std::string_view, stall_cause_count> names = {
+      "loads", "stores", "parameters", "gradients", "update", "checkpoints", "peers", "device", "other"};
+  const auto number = static_cast<std::size_t>(cause);
+  return number < names.size() ? names[number] : "unknown";
+}
+
 /// One directory on one drive, and how its swap file is used.
 struct PathOptions {
   std::filesystem::path directory;
@@ -56,6 +76,8 @@ struct PathOptions {
   /// request exceeds it.
   TimePoint deadline = std::chrono::seconds(60);
   const Clock* clock = &Clock::steady();  ///< measures the deadline of a request; lives as `file_system` does
+  double rate_limit = 0;     ///< for reports: bytes a second that it can have of the drive; 0: not known
+  ByteCount endurance = {};  ///< for reports: bytes that it may write to the drive; 0: not known
   tiers::DirectIo direct_io = tiers::DirectIo::preferred;
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;
   /// Outlives the runtime; after deadline_exceeded, from Runtime::create() or from a request, also the calls that have
@@ -77,10 +99,13 @@ struct PathReport {
   ByteCount capacity, reserved;
   double weight = 0;
   ByteCount request_max, in_flight_max;
+  double rate_limit = 0;  ///< this and the next one as in PathOptions
+  ByteCount endurance;
   std::string engine;            ///< "io_uring", …
   std::string notes;             ///< refused options, with reasons; empty when there are none
   tiers::FileCounters counters;  ///< so far
   TimePoint driver_cpu_time{};   ///< of the path's driver thread, so far
+  TimePoint busy{};              ///< how long at least one request has been in flight, so far
 };
 /// Opens a path as a runtime does, but without a driver thread, and closes it again. Blocks.
 ///
@@ -110,6 +135,7 @@ struct RuntimeUse {
   std::uint32_t owner = 0;              ///< in the keys of its tensors
   ByteCount host;                       ///< its budget
   ByteCount staging;                    ///< the part of it that no tensor keeps
+  ByteCount staging_least;              ///< of that, with which it makes progress when it is alone
   ByteCount swap;                       ///< in the swap files
   std::array<HeldLeases, 3> held = {};  ///< one of these at a time
   ByteCount in_place;                   ///< leases that end at any time, each with `in_place_gap` more bytes
@@ -144,6 +170,9 @@ struct RuntimeOptions {
   Eviction eviction = Eviction::planned;
   ByteCount reuse_distance_max = {};  ///< for Eviction::reuse_distance: bytes of the uses between
   ByteCount lookahead = 64_MiB;       ///< maximum number of bytes loaded before their use is requested
+  /// If set, create() begins this file anew, and what is moved, updated and waited for is written to it in the format
+  /// of Chrome's traces, which Perfetto opens. It ends after 256 MiB, or at an error, and take_messages() says so.
+  std::filesystem::path timeline_file = {};
   Executor* executor = nullptr;  ///< computes checksums; null: the mover thread does. Outlives the runtime
   IdleHandler* idle_handler = nullptr;  ///< null: the runtime starts its own threads. Outlives the runtime
 };

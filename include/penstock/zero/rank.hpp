@@ -5,12 +5,15 @@
 #include <penstock/parallel/workers.hpp>
 #include <penstock/swap/runtime.hpp>
 #include <penstock/tiers/device/host_device.hpp>
+#include <penstock/tiers/memory/memory_limits.hpp>
 #include <penstock/zero/comm/communicator.hpp>
 #include <penstock/zero/config/config.hpp>
 #include <penstock/zero/engine/engine.hpp>
 #include <penstock/zero/launch/rank_identity.hpp>
 #include <penstock/zero/layout/memory_plan.hpp>
 #include <penstock/zero/layout/model_layout.hpp>
+#include <penstock/zero/report/monitor_event.hpp>
+#include <penstock/zero/report/run_report.hpp>
 
 #include <chrono>
 #include <functional>
@@ -51,6 +54,8 @@ struct RankHooks {
   /// are read and written.
   std::function<void(swap::PathOptions&)> durable_files = {};
   std::function<void(Engine::Options&)> engine_options = {};
+  /// What limits the memory, for penstock.memory_reserve; instead of tiers::memory_limit().
+  std::function<tiers::MemoryLimit()> memory_limit = {};
   /// Called after the engines are destroyed and before its runtime is.
   std::function<void(swap::Runtime&)> engine_destroyed = {};
 };
@@ -104,6 +109,9 @@ class Rank {
     /// shared_runtime_options()). Put first, as `config` and `model`, an engine that trains: its steps end the
     /// runtime's rounds of uses.
     std::vector<EngineBeside> beside = {};
+    /// Gets the lines of wall_clock_breakdown, without their ends, from the thread that calls step(). Empty: they are
+    /// written to standard error.
+    std::function<void(std::string_view)> log = {};
     std::uint32_t engine_number = 0;  ///< see Engine::Options; engines()[i] has this number plus i
     TimePoint device_deadline = std::chrono::minutes(30);  ///< see Engine::Options
   };
@@ -111,7 +119,7 @@ class Rank {
   /// If it fails, the collectives of the peers fail with the cause.
   ///
   /// Errors: invalid_config and invalid_argument, naming the key or argument; budget_too_small and no_space, with the
-  /// required size; those of the device, the group and the swap directories.
+  /// required size; those of the device, the group and the swap directories, and of files for monitors and reports.
   [[nodiscard]] static Result<std::unique_ptr<Rank>> create(Options options);
   ~Rank();
 
@@ -128,8 +136,20 @@ class Rank {
   /// plan(), then those of Options::beside.
   [[nodiscard]] std::span<const MemoryPlan* const> plans() const;
   [[nodiscard]] const RankIdentity& identity() const;
-  /// Requested features that are not available, one per line.
+  /// Requested features that are not available, one per line; also those that have ended with an error, such as a
+  /// monitor whose file cannot be written any more.
   [[nodiscard]] std::vector<std::string> notes() const;
+
+  /// What the rank has taken and moved since create(), what its calls have waited for, and what would shorten its steps
+  /// most. That is simulated, step for step, from what was measured: `with_changes` takes seconds for a large model.
+  /// Safe from any thread, from the end of create() to the call of the destructor.
+  [[nodiscard]] RunReport report(bool with_changes = true) const;
+  /// Adds figures of the trainer, such as its loss, to the files of csv_monitor and tensorboard. Only rank 0 writes;
+  /// nothing where neither is enabled. By the thread that calls step().
+  ///
+  /// Errors: invalid_argument, for a name that is empty or has control characters; those of the files, after which
+  /// nothing more is written to them.
+  Result<void> write_events(std::span<const MonitorEvent> events);
 
  private:
   struct State;

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import json
 import os
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 
@@ -63,7 +62,6 @@ class Sharded(torch.nn.Module):
         self._unit_of: dict[torch.nn.Parameter, Unit] = {}
         self._guards = Guards(self._unit_of)
         parts = divide(module, check(module, whole))
-        self._began = time.monotonic()
         self._engine = Engine(config, layout_of(parts, weight_decay_of), group)
         self._gathering = Gathering(self._engine)
         self.resumed: tuple | None = None
@@ -233,11 +231,25 @@ class Sharded(torch.nn.Module):
         self._check_open("report()")
         return self._engine.report()
 
-    def report_text(self, format: str = "text") -> str:
+    def report_text(self, format: str = "text", *, with_changes: bool = False) -> str:
         """What this rank has taken and moved since it was made, by tier, purpose and drive, beside what was planned.
-        format: "text", "json", or "prometheus" for its text format."""
+        format: "text", "json", or "prometheus" for its text format. with_changes: also what would shorten its steps
+        most, which is simulated: seconds for a large model."""
         self._check_open("report_text()")
-        return self._engine.report_text(format, time.monotonic() - self._began)
+        return self._engine.report_text(format, with_changes)
+
+    def save_report(self, file: str | os.PathLike, format: str = "text", *, with_changes: bool = False) -> None:
+        """Replaces a file by such a report at once, so that another program reads a whole one. See also the
+        configuration's penstock.report_file."""
+        self._check_open("save_report()")
+        self._engine.save_report(file, format, with_changes)
+
+    @_by_one_thread
+    def write_events(self, events: Sequence[tuple[str, float, int]]) -> None:
+        """Adds (name, value, place) to the files of the configuration's csv_monitor and tensorboard, as DeepSpeed's
+        monitor.write_events(): ("Train/Samples/train_loss", loss, samples so far). Only rank 0 writes."""
+        self._check_open("write_events()")
+        self._engine.write_events([(name, float(value), place) for name, value, place in events])
 
     @property
     def notes(self) -> list[str]:

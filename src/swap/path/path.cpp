@@ -90,10 +90,13 @@ PathReport Path::report() const {
           .weight = options_.weight,
           .request_max = options_.request_max,
           .in_flight_max = options_.in_flight_max,
+          .rate_limit = options_.rate_limit,
+          .endurance = options_.endurance,
           .engine = driver_->engine().name(),
           .notes = notes(),
           .counters = counters(),
-          .driver_cpu_time = driver_cpu_time()};
+          .driver_cpu_time = driver_cpu_time(),
+          .busy = driver_->busy()};
 }
 
 std::string Path::take_message() {

@@ -173,6 +173,7 @@ void PathDriver::post(const Command& command) {
 }
 
 std::uint32_t PathDriver::take_slot(const Command& command) {
+  if (free_slots_.size() == slots_.size()) busy_since_ = Clock::steady().now();
   if (free_slots_.empty()) {
     slots_.emplace_back(command);
     return static_cast<std::uint32_t>(slots_.size() - 1);
@@ -188,6 +189,7 @@ void PathDriver::end(std::uint32_t slot, Result<void> result) {
   outcomes_.push_back({command.tag, command.operation, std::move(result)});
   slots_[slot].reset();
   free_slots_.push_back(slot);
+  if (free_slots_.size() == slots_.size()) busy_ += Clock::steady().now() - busy_since_;
 }
 
 void PathDriver::take_outcomes(std::vector<Finished>& outcomes) {
@@ -333,6 +335,12 @@ TimePoint PathDriver::cpu_time() const {
 tiers::FileCounters PathDriver::counters() const {
   const std::lock_guard lock(mutex_);
   return counters_;
+}
+
+TimePoint PathDriver::busy() const {
+  const std::lock_guard lock(mutex_);
+  const bool is_idle = free_slots_.size() == slots_.size();
+  return is_idle ? busy_ : busy_ + (Clock::steady().now() - busy_since_);
 }
 
 }  // namespace penstock::swap

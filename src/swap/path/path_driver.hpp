@@ -84,6 +84,8 @@ class PathDriver : public std::enable_shared_from_this<PathDriver> {
   [[nodiscard]] TimePoint next_deadline() const { return threaded_ ? forever : file_->next_deadline(); }
   [[nodiscard]] TimePoint cpu_time() const;
   [[nodiscard]] tiers::FileCounters counters() const;
+  /// How long there has been at least one transfer that had not ended.
+  [[nodiscard]] TimePoint busy() const;
 
  private:
   PathDriver(const PathOptions& options, std::string name, std::unique_ptr<tiers::IoEngine> engine);
@@ -120,6 +122,7 @@ class PathDriver : public std::enable_shared_from_this<PathDriver> {
   std::pmr::unsynchronized_pool_resource nodes_;  // of the queue
   std::vector<std::optional<Command>> slots_;     // transfers that have not ended
   std::vector<std::uint32_t> free_slots_;
+  TimePoint busy_{}, busy_since_{};                // busy_: until busy_since_, where a transfer has not ended
   std::pmr::deque<std::uint32_t> queue_{&nodes_};  // slots of transfers that the driver has not taken
   std::vector<Finished> outcomes_;
   tiers::FileCounters counters_;  // as of the driver's last run

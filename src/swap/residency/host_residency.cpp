@@ -268,6 +268,18 @@ void HostResidency::start_prefetches() {
   }
 }
 
+void HostResidency::limit_memory(ByteCount end) {
+  budget_.limit(end);
+  for (const TensorId tensor : store_.tensors()) {
+    const tiers::HostCopy& copy = store_.copy(tensor);
+    const tiers::Reservation& range = copy.reservation;
+    const bool is_beyond = range.held() && range.offset() + padded_size(tensor).value() > end.value();
+    if (!is_beyond || copy.leased() || !store_.description(tensor).extent) continue;
+    if (copy.state == CopyState::clean) drop(tensor);
+    if (copy.state == CopyState::dirty) queue_store(tensor);
+  }
+}
+
 void HostResidency::drop(TensorId tensor) {
   store_.drop(tensor);
   effects_.drop(tensor);

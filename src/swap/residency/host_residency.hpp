@@ -121,6 +121,11 @@ class HostResidency {
   /// Stores it when advance() is called next, if it is dirty and nothing writes to it then.
   void queue_store(tiers::TensorId tensor) { to_store_.push_back(tensor); }
 
+  /// From now on copies are in the first `end` bytes of the memory. Drops those beyond that are clean and not leased,
+  /// and stores those that are dirty; the others are to be found by a later call. The end of the budget: there is no
+  /// limit.
+  void limit_memory(ByteCount end);
+
   /// Ends a round of uses; the next one begins.
   void end_round();
   /// The round that begins now, and the next ones, are predicted to have these uses in this order.

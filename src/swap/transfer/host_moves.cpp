@@ -30,8 +30,10 @@ void HostMoves::load(TensorId tensor, bool verify) {
                               return ok();
                             }));
   }
+  begin(tensor, extent);
   // Captures no more than 16 bytes: std::function allocates memory for larger captures.
   move.on_event = [this, tensor](HopState, const Result<void>& result) {
+    end(tensor, "reads of path ");
     residency_->finish_load(tensor, result);
   };
   start(std::move(move));
@@ -48,10 +50,24 @@ void HostMoves::store(TensorId tensor, const Extent& place) {
     }));
   }
   move.then(transfers_.disk_hop(IoOperation::write, place, HostSpan(bytes.data(), place.length)));
+  begin(tensor, place);
   move.on_event = [this, tensor](HopState, const Result<void>& result) {
+    end(tensor, "writes of path ");
     residency_->finish_store(tensor, result);
   };
   start(std::move(move));
+}
+
+void HostMoves::begin(TensorId tensor, const Extent& extent) {
+  if (options_.timeline != nullptr) begun_[tensor] = {Clock::steady().now(), extent.path};
+}
+
+void HostMoves::end(TensorId tensor, const char* what) {
+  if (options_.timeline == nullptr) return;
+  const auto node = begun_.extract(tensor);
+  const auto& description = store_.description(tensor);
+  options_.timeline->add(what + std::to_string(node.mapped().path), description.name, node.mapped().at,
+                         description.size);
 }
 
 void HostMoves::start(Move move) {

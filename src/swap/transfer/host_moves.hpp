@@ -1,13 +1,16 @@
 #pragma once
 
 #include "swap/residency/host_residency.hpp"
+#include "swap/timeline.hpp"
 #include "swap/transfer/transfer_engine.hpp"
 #include "tiers/store/tensor_store.hpp"
 
 #include <penstock/base/executor.hpp>
 #include <penstock/base/span.hpp>
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <vector>
 
 namespace penstock::swap {
@@ -22,6 +25,7 @@ class HostMoves final : public HostResidency::Effects {
     HostSpan arena;                ///< the memory that the host budget allocates from
     Executor* executor = nullptr;  ///< runs checksums
     std::function<void()> wake;    ///< called when executor work has finished
+    Timeline* timeline = nullptr;  ///< gets each load and store, unless it is null
   };
   /// `store` and `transfers` outlive it.
   HostMoves(tiers::TensorStore& store, TransferEngine& transfers, Options options)
@@ -43,12 +47,20 @@ class HostMoves final : public HostResidency::Effects {
 
  private:
   void start(Move move);
+  /// For the timeline.
+  void begin(tiers::TensorId tensor, const tiers::Extent& extent);
+  void end(tiers::TensorId tensor, const char* what);
 
   tiers::TensorStore& store_;
   TransferEngine& transfers_;
   Options options_;
   HostResidency* residency_ = nullptr;
   std::vector<Move> moves_;
+  struct Begun {
+    TimePoint at;
+    std::uint32_t path;
+  };
+  std::map<tiers::TensorId, Begun> begun_;  // only with a timeline; a tensor has one move at a time
 };
 
 }  // namespace penstock::swap

@@ -1,5 +1,10 @@
 #include "tiers/store/memory_budget.hpp"
 
+#include <penstock/base/check.hpp>
+
+#include <algorithm>
+#include <utility>
+
 namespace penstock::tiers {
 
 Reservation::~Reservation() {
@@ -11,7 +16,8 @@ MemoryBudget::MemoryBudget(Tier tier, ByteCount size, Ledger& ledger, Alignment 
       ledger_(ledger),
       size_(size.value() / granule.bytes() * granule.bytes()),
       granule_(granule),
-      free_(size_) {
+      free_(size_),
+      end_(size_) {
   if (ranges == Ranges::placed) ranges_.emplace(size_.value(), granule.bytes());
 }
 
@@ -38,6 +44,39 @@ void MemoryBudget::give_back(RangeAllocator::Range range, Purpose purpose) {
   free_ += ByteCount(range.length);
   held_[static_cast<std::size_t>(purpose)] -= ByteCount(range.length);
   ledger_.give_back(tier_, purpose, ByteCount(range.length));
+  take_beyond();
+}
+
+void MemoryBudget::limit(ByteCount end) {
+  const std::lock_guard lock(mutex_);
+  PENSTOCK_CHECK(ranges_ && end <= size_);
+  for (const RangeAllocator::Range& range : std::exchange(beyond_, {})) {
+    ranges_->release(range);
+    free_ += ByteCount(range.length);
+  }
+  end_ = end;
+  take_beyond();
+}
+
+void MemoryBudget::take_beyond() {
+  if (end_ == size_) return;
+  for (const RangeAllocator::Range& range : ranges_->allocate_all_from(end_.value())) {
+    free_ -= ByteCount(range.length);
+    beyond_.push_back(range);
+  }
+}
+
+std::vector<RangeAllocator::Range> MemoryBudget::free_beyond() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<RangeAllocator::Range> sorted = beyond_, joined;
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  for (const RangeAllocator::Range& range : sorted) {
+    if (joined.empty() || joined.back().begin + joined.back().length != range.begin)
+      joined.push_back(range);
+    else
+      joined.back().length += range.length;
+  }
+  return joined;
 }
 
 ByteCount MemoryBudget::free() const {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace penstock::tiers {
 
@@ -71,7 +72,14 @@ class MemoryBudget {
   [[nodiscard]] std::optional<Reservation> reserve(ByteCount size, Purpose purpose,
                                                    RangeAllocator::End end = RangeAllocator::End::low);
 
+  /// From now on ranges end before `end`; size(): all do. Those beyond stay reserved until they are given back.
+  /// Precondition: reservations have places, and `end` is a multiple of the granule.
+  void limit(ByteCount end);
+  /// What is free beyond limit(), in ascending order.
+  [[nodiscard]] std::vector<RangeAllocator::Range> free_beyond() const;
+
   [[nodiscard]] ByteCount size() const { return size_; }
+  /// Of what limit() leaves.
   [[nodiscard]] ByteCount free() const;
   /// The error budget_too_small for a refused reservation of `size`, with the bytes held by purpose.
   [[nodiscard]] Error too_small(ByteCount size) const;
@@ -80,6 +88,8 @@ class MemoryBudget {
   friend class Reservation;
   [[nodiscard]] std::optional<RangeAllocator::Range> allocate(ByteCount size, RangeAllocator::End end);
   void give_back(RangeAllocator::Range range, Purpose purpose);
+  /// What is free beyond limit() is not reserved any more. With the lock held.
+  void take_beyond();
 
   const Tier tier_;
   Ledger& ledger_;
@@ -89,6 +99,8 @@ class MemoryBudget {
   ByteCount free_;
   std::optional<RangeAllocator> ranges_;  // none if reservations only count bytes
   std::array<ByteCount, purpose_count> held_{};
+  ByteCount end_;                              // of limit()
+  std::vector<RangeAllocator::Range> beyond_;  // free, and allocated in `ranges_`
 };
 
 }  // namespace penstock::tiers

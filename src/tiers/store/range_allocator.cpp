@@ -50,6 +50,16 @@ bool RangeAllocator::allocate_at(Range range) {
   return true;
 }
 
+std::vector<RangeAllocator::Range> RangeAllocator::allocate_all_from(std::uint64_t begin) {
+  std::vector<Range> allocated;
+  for (const Range& gap : gaps_) {
+    const std::uint64_t first = std::max(gap.begin, begin), end = gap.begin + gap.length;
+    if (first < end) allocated.push_back({first, end - first});
+  }
+  for (const Range& range : allocated) PENSTOCK_CHECK(allocate_at(range));
+  return allocated;
+}
+
 void RangeAllocator::release(Range range) {
   PENSTOCK_CHECK(range.length > 0 && range.begin + range.length <= size_);
   const auto end_of = [](const Range& gap) { return gap.begin + gap.length; };

@@ -28,6 +28,8 @@ class RangeAllocator {
   [[nodiscard]] std::optional<Range> allocate(std::uint64_t length, End end = End::low);
   /// Allocates `range`, whose bounds are multiples of the granule. False if it is not free as a whole, or misaligned.
   [[nodiscard]] bool allocate_at(Range range);
+  /// Allocates all that is free from `begin`, a multiple of the granule, on.
+  [[nodiscard]] std::vector<Range> allocate_all_from(std::uint64_t begin);
   /// Frees a range that was allocated.
   void release(Range range);
 

@@ -236,6 +236,26 @@ void check_offload(const Config& config, Violations& violations) {
   };
   one_for_each("penstock.path_weights", config.penstock.path_weights.size());
   one_for_each("penstock.path_nodes", config.penstock.path_nodes.size());
+  one_for_each("penstock.path_limits", config.penstock.path_limits.size());
+  one_for_each("penstock.path_endurance", config.penstock.path_endurance.size());
+  if (config.penstock.endurance_cap && config.penstock.path_endurance.empty()) {
+    violations.push_back({{"penstock.endurance_cap", "penstock.path_endurance"},
+                          "needs path_endurance, of which it is a part"});
+  }
+}
+
+/// Of files and directories that are made.
+void check_names(const Config& config, Violations& violations) {
+  const auto check = [&](std::string_view key, const std::string& name) {
+    if (name.find('\0') == std::string::npos) return;
+    violations.push_back({{key}, "wanted the name of a file, got a text with a NUL character"});
+  };
+  check("penstock.report_file", config.penstock.report_file.native());
+  check("penstock.timeline_file", config.penstock.timeline_file.native());
+  check("csv_monitor.output_path", config.csv_monitor.output_path);
+  check("csv_monitor.job_name", config.csv_monitor.job_name);
+  check("tensorboard.output_path", config.tensorboard.output_path);
+  check("tensorboard.job_name", config.tensorboard.job_name);
 }
 
 void check_update(const Config& config, Violations& violations) {
@@ -270,6 +290,7 @@ std::vector<Violation> check(const Config& config) {
   check_other_optimizer(config, violations);
   check_scheduler(config, violations);
   check_offload(config, violations);
+  check_names(config, violations);
   check_update(config, violations);
   check_non_finite_gradients(config, violations);
   return violations;

@@ -1,5 +1,6 @@
 #include <penstock/zero/config/config_file.hpp>
 
+#include "base/utf8.hpp"
 #include "zero/config/base64.hpp"
 #include "zero/config/check.hpp"
 #include "zero/config/config_error.hpp"
@@ -83,7 +84,7 @@ Result<ConfigFile> ConfigFile::parse(std::string_view text, const std::string& n
                     .text = "byte " + std::to_string(byte) + what}});
   };
   if (const auto nul = text.find('\0'); nul != text.npos) return refuse_byte(nul, " is NUL: it is no text");
-  if (const auto bad = config::first_not_utf8(text)) return refuse_byte(*bad, " is not UTF-8");
+  if (const auto bad = first_not_utf8(text)) return refuse_byte(*bad, " is not UTF-8");
   std::vector<Problem> problems;
   const Json::Value root = config::parse_hjson(text, problems);
   if (problems.empty() && !root.isObject())
@@ -118,7 +119,7 @@ Result<ConfigFile> ConfigFile::of_argument(const std::string& argument, const Op
   std::error_code error;
   const bool exists = std::filesystem::exists(argument, error);
   const auto text = exists ? std::nullopt : config::decode_base64_url(argument);
-  const bool is_text = text && text->find('\0') == text->npos && !config::first_not_utf8(*text);
+  const bool is_text = text && text->find('\0') == text->npos && !first_not_utf8(*text);
   return is_text ? parse(*text, "the configuration in base64", options) : read(argument, options);
 }
 

@@ -146,6 +146,26 @@ std::optional<Value> load(const std::array<double, n>& member) {
   return Value{.numbers = {member.begin(), member.end()}};
 }
 
+inline void store(std::vector<ByteCount>& member, const Value& value) {
+  member.clear();
+  for (const double number : value.numbers) member.emplace_back(static_cast<std::uint64_t>(number));
+}
+inline std::optional<Value> load(const std::vector<ByteCount>& member) {
+  if (member.empty()) return std::nullopt;
+  Value value;
+  for (const ByteCount bytes : member) value.numbers.push_back(static_cast<double>(bytes.value()));
+  return value;
+}
+
+/// Nothing is the empty name.
+inline void store(std::filesystem::path& member, const Value& value) {
+  member = value.text;
+}
+inline std::optional<Value> load(const std::filesystem::path& member) {
+  if (member.empty()) return std::nullopt;
+  return Value{.text = member.string()};
+}
+
 inline void store(std::vector<std::filesystem::path>& member, const Value& value) {
   member.assign(value.texts.begin(), value.texts.end());
 }

@@ -26,9 +26,6 @@ class LineIndex {
   std::vector<std::ptrdiff_t> line_starts_;
 };
 
-/// The first byte that no text in UTF-8 has there, or nothing if `text` is one. RFC 3629, section 4.
-[[nodiscard]] std::optional<std::size_t> first_not_utf8(std::string_view text);
-
 /// Replaces control characters, so that no byte of a file reaches a terminal as one.
 [[nodiscard]] std::string printable(std::string text);
 

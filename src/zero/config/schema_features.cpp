@@ -6,9 +6,9 @@ namespace {
 
 using enum Kind;
 using enum Status;
+using enum Consumer;
 
-constexpr std::string_view no_monitor =
-    "no monitor's files are written here: the trainer has the figures from StepOutcome and the ledger";
+constexpr std::string_view no_monitor = "csv_monitor and tensorboard are the monitors that are written here";
 constexpr std::string_view no_logger = "no communication is logged here: the ledger counts the bytes";
 constexpr std::string_view no_hybrid = "only used when hybrid_engine is enabled";
 constexpr std::string_view no_compile = "only used when deepcompile is enabled";
@@ -41,13 +41,37 @@ constexpr Key gone(std::string_view path, std::string_view help) {
 constexpr Key keys[] = {
     // DeepSpeed checks the keys of these blocks even if the feature is off, so they are listed.
     {.path = "tensorboard", .kind = block},
-    unused("tensorboard.enabled", flag, no_monitor),
-    unused("tensorboard.output_path", text, no_monitor),
-    unused("tensorboard.job_name", text, no_monitor),
+    {.path = "tensorboard.enabled",
+     .kind = flag,
+     .help = "rank 0 writes figures of each step to a file of events",
+     .field = field<&Draft::config, &Config::tensorboard, &MonitorConfig::enabled>,
+     .read_by = rank},
+    {.path = "tensorboard.output_path",
+     .kind = text,
+     .help = "directory, which is made; empty: that in which the process runs",
+     .field = field<&Draft::config, &Config::tensorboard, &MonitorConfig::output_path>,
+     .read_by = rank},
+    {.path = "tensorboard.job_name",
+     .kind = text,
+     .help = "directory in output_path",
+     .field = field<&Draft::config, &Config::tensorboard, &MonitorConfig::job_name>,
+     .read_by = rank},
     {.path = "csv_monitor", .kind = block},
-    unused("csv_monitor.enabled", flag, no_monitor),
-    unused("csv_monitor.output_path", text, no_monitor),
-    unused("csv_monitor.job_name", text, no_monitor),
+    {.path = "csv_monitor.enabled",
+     .kind = flag,
+     .help = "rank 0 writes figures of each step to a CSV file each",
+     .field = field<&Draft::config, &Config::csv_monitor, &MonitorConfig::enabled>,
+     .read_by = rank},
+    {.path = "csv_monitor.output_path",
+     .kind = text,
+     .help = "directory, which is made; empty: that in which the process runs",
+     .field = field<&Draft::config, &Config::csv_monitor, &MonitorConfig::output_path>,
+     .read_by = rank},
+    {.path = "csv_monitor.job_name",
+     .kind = text,
+     .help = "directory in output_path",
+     .field = field<&Draft::config, &Config::csv_monitor, &MonitorConfig::job_name>,
+     .read_by = rank},
     {.path = "wandb", .kind = block},
     unused("wandb.enabled", flag, no_monitor),
     unused("wandb.group", text, no_monitor, /*nullable=*/true),

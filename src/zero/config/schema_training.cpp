@@ -338,7 +338,12 @@ constexpr Key keys[] = {
     {.path = "disable_allgather", .kind = flag, .status = only_default, .fallback = "false"},
 
     {.path = "steps_per_print", .kind = count, .status = no_effect, .help = no_report, .nullable = true},
-    {.path = "wall_clock_breakdown", .kind = flag, .status = no_effect, .help = no_report},
+    {.path = "wall_clock_breakdown",
+     .kind = flag,
+     .help = "rank 0 writes the time of each step's forward, backward and step() to standard error, or to "
+             "Rank::Options::log, and to csv_monitor and tensorboard",
+     .field = field<&Draft::config, &Config::wall_clock_breakdown>,
+     .read_by = rank},
     {.path = "memory_breakdown", .kind = flag, .status = no_effect, .help = no_report},
     {.path = "dump_state", .kind = flag, .status = no_effect, .help = no_report},
     {.path = "dataloader_drop_last",

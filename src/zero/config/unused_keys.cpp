@@ -39,6 +39,9 @@ bool has_no_swap_files(const Draft& draft) {
 bool has_no_disk(const Draft& draft) {
   return has_no_swap_files(draft) && !draft.config.is_durable();
 }
+bool has_no_endurance(const Draft& draft) {
+  return draft.config.penstock.path_endurance.empty();
+}
 bool is_durable(const Draft& draft) {
   return draft.config.is_durable();
 }
@@ -69,6 +72,12 @@ bool has_constant_betas(const Draft& draft) {
 }
 bool has_no_decay(const Draft& draft) {
   return cycle_of(draft) != nullptr && cycle_of(draft)->decay_step_size == 0;
+}
+bool has_no_tensorboard(const Draft& draft) {
+  return !draft.config.tensorboard.enabled;
+}
+bool has_no_csv_monitor(const Draft& draft) {
+  return !draft.config.csv_monitor.enabled;
 }
 /// A rate that the scheduler repeats surprises no reader of the file. Muon's rates keep their ratio to this one.
 bool has_scheduled_rate(const Draft& draft) {
@@ -111,6 +120,11 @@ constexpr Rule rules[] = {
     {"scheduler.params.decay_mom_rate", has_no_decay, no_decay},
     {"scheduler.params.decay_lr_rate", has_no_decay, no_decay},
 
+    {"tensorboard.output_path", has_no_tensorboard, "tensorboard is not enabled"},
+    {"tensorboard.job_name", has_no_tensorboard, "tensorboard is not enabled"},
+    {"csv_monitor.output_path", has_no_csv_monitor, "csv_monitor is not enabled"},
+    {"csv_monitor.job_name", has_no_csv_monitor, "csv_monitor is not enabled"},
+
     {"zero_optimization.max_live_parameters", is_below_stage_3, whole},
     {"zero_optimization.max_reuse_distance", is_below_stage_3, whole},
     {"zero_optimization.max_reuse_distance", needs_no_reuse_distance,
@@ -140,6 +154,9 @@ constexpr Rule rules[] = {
     {"penstock.tiles_in_flight", keeps_states, "offload_optimizer.device is not nvme"},
     {"penstock.path_weights", has_no_swap_files, no_disk},
     {"penstock.path_nodes", has_no_swap_files, no_disk},
+    {"penstock.path_limits", has_no_swap_files, no_disk},
+    {"penstock.path_endurance", has_no_swap_files, no_disk},
+    {"penstock.endurance_warning", has_no_endurance, "path_endurance is not given"},
     {"penstock.eviction", has_no_disk, no_disk},
     {"penstock.update_split", updates_on_device, on_device},
 };

@@ -147,7 +147,7 @@ Result<void> CheckpointPipeline::start_store(std::uint32_t checkpoint) {
                                             .after = {state.written_at},
                                             .copied = &state.stored_at},
                                            context_.runtime.announce(state.tensor, swap::Access::overwrite)),
-                 state.store);
+                 state.store, {"checkpoints to the host", "checkpoint ", checkpoint});
   return ok();
 }
 
@@ -160,7 +160,7 @@ void CheckpointPipeline::start_load(std::uint32_t checkpoint) {
                                            .after = std::exchange(writable_[*slots_.slot_of(checkpoint)], {}),
                                            .copied = &state.loaded_at},
                                           context_.runtime.announce(state.tensor, swap::Access::read)),
-                 state.load);
+                 state.load, {"checkpoints to the device", "checkpoint ", checkpoint});
 }
 
 /// Contents that are not needed any more are neither read ahead by the runtime nor written.
@@ -203,13 +203,14 @@ bool CheckpointPipeline::has_reached(const MoveProgress& progress, bool MoveProg
 }
 
 Result<void> CheckpointPipeline::wait_until_ordered(const MoveProgress& progress) {
-  PENSTOCK_TRY(context_.wait_beside_update([&] { return progress.ordered || progress.done; }));
+  PENSTOCK_TRY(context_.wait_beside_update([&] { return progress.ordered || progress.done; },
+                                           swap::StallCause::checkpoints));
   if (progress.error) return context_.fail(*progress.error);
   return ok();
 }
 
 Result<void> CheckpointPipeline::wait_until_done(const MoveProgress& progress) {
-  PENSTOCK_TRY(context_.wait_beside_update([&] { return progress.done; }));
+  PENSTOCK_TRY(context_.wait_beside_update([&] { return progress.done; }, swap::StallCause::checkpoints));
   if (progress.error) return context_.fail(*progress.error);
   return ok();
 }

@@ -139,6 +139,9 @@ Result<void> Engine::restore(std::uint64_t step, const StateSource& source) {
 std::uint64_t Engine::completed_steps() const {
   return state_->completed_steps();
 }
+StepTimes Engine::step_times() const {
+  return state_->step_times();
+}
 std::uint64_t Engine::skipped_steps() const {
   return state_->skipped_steps();
 }

@@ -90,6 +90,14 @@ Result<void> EngineState::check_step(const StepOptions& step) const {
   return check_units_without_gradient(step.units_without_gradient);
 }
 
+Result<void> EngineState::check_wear(const char* operation) const {
+  if (!worn_) return ok();
+  return Error(ErrorCode::no_space, operation)
+      .object("penstock.endurance_cap")
+      .reason("another step would write more to a drive than it allows: " + *worn_)
+      .advice("commit or save the run, and continue it on another drive or with a higher cap");
+}
+
 Result<void> EngineState::check_units_without_gradient(const std::vector<std::uint32_t>& units) const {
   constexpr const char* operation = "Engine::begin_step";
   std::vector<bool> listed(options_.model.units.size());

@@ -7,6 +7,8 @@
 
 namespace penstock::zero {
 
+using swap::StallCause;
+
 namespace {
 
 /// How many fences exist at a time, so that a step creates no event. A flat has up to eight: of its gather's copy, its
@@ -193,15 +195,16 @@ Result<void> EngineContext::check_update() {
   return update_damaged ? fail(*stopped) : fail_unless_retryable(*stopped);
 }
 
-Result<void> EngineContext::wait_beside_update(const std::function<bool()>& done) {
+Result<void> EngineContext::wait_beside_update(const std::function<bool()>& done, StallCause cause) {
   bool is_done = false;
   PENSTOCK_TRY(fail_unless_retryable(
-      internals.wait_until([&] { return (is_done = done()) || (update.done && update.error); })));
+      internals.wait_until([&] { return (is_done = done()) || (update.done && update.error); }, cause)));
   return is_done ? ok() : check_update();
 }
 
 Result<void> EngineContext::finish_update() {
-  return wait_beside_update([this] { return update.done && !update.error && !update_stopped; });
+  return wait_beside_update([this] { return update.done && !update.error && !update_stopped; },
+                            StallCause::update);
 }
 
 Result<void> EngineContext::discard_gradient(const FlatState& flat) {
@@ -218,18 +221,31 @@ CollectiveSignature EngineContext::signature(CollectiveSignature::Subject subjec
           .step = completed_steps + 1};
 }
 
-void EngineContext::start(swap::Move move, MoveProgress& progress) const {
+void EngineContext::start(swap::Move move, MoveProgress& progress, const MoveName& name) const {
   progress = MoveProgress::begun();
   move.on_event = [&progress](swap::HopState state, const Result<void>& result) {
     progress.report(state, result);
   };
+  swap::Timeline* const timeline = internals.timeline();
+  if (timeline != nullptr && name.track != nullptr) {
+    move.on_event = [&progress, timeline, name, began = Clock::steady().now()](swap::HopState state,
+                                                                               const Result<void>& result) {
+      if (state == swap::HopState::done) {
+        std::string object(name.object);
+        if (name.number) object += std::to_string(*name.number);
+        timeline->add(name.track, object, began);
+      }
+      progress.report(state, result);
+    };
+  }
   internals.start(std::move(move));
 }
 
-void EngineContext::start(std::unique_ptr<swap::Hop> hop, MoveProgress& progress) const {
+void EngineContext::start(std::unique_ptr<swap::Hop> hop, MoveProgress& progress,
+                          const MoveName& name) const {
   swap::Move move;
   move.then(std::move(hop));
-  start(std::move(move), progress);
+  start(std::move(move), progress, name);
 }
 
 Result<void> EngineContext::exchange(ConstHostSpan mine, HostSpan all, CollectiveSignature::Subject subject) {
@@ -241,7 +257,7 @@ Result<void> EngineContext::exchange(ConstHostSpan mine, HostSpan all, Collectiv
 Result<void> EngineContext::run(std::unique_ptr<swap::Hop> collective) {
   MoveProgress progress;
   start(std::move(collective), progress);
-  internals.wait_ignoring_stores([&] { return progress.done; });
+  internals.wait_ignoring_stores([&] { return progress.done; }, StallCause::peers);
   if (progress.error) return fail(*progress.error);
   return ok();
 }

@@ -20,9 +20,17 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 namespace penstock::zero {
+
+/// How a move is called in the timeline.
+struct MoveName {
+  const char* track = nullptr;               ///< null: it is not there
+  std::string_view object = {};              ///< outlives the move
+  std::optional<std::uint32_t> number = {};  ///< after it
+};
 
 /// The state that the parts of one rank's engine share: runtime, device, communicator, flats, and the engine's failure.
 /// Used by the trainer's thread; the mover uses the streams, the orders and the communicator.
@@ -65,7 +73,7 @@ struct EngineContext {
   Result<void> check_update();
   /// Blocks until `done()`, which is evaluated with the runtime's lock held, or until the update has stopped. Errors:
   /// that of the update, as check_update(); that of a failed write-behind, as fail_unless_retryable().
-  Result<void> wait_beside_update(const std::function<bool()>& done);
+  Result<void> wait_beside_update(const std::function<bool()>& done, swap::StallCause cause);
   /// Blocks until the last step's update is complete. Errors: as wait_beside_update().
   Result<void> finish_update();
   /// Discards the flat's accumulated gradient, if it has one. Errors: those of Runtime::discard().
@@ -77,8 +85,8 @@ struct EngineContext {
   [[nodiscard]] CollectiveSignature signature(CollectiveSignature::Subject subject,
                                               const FlatState& flat) const;
   /// Starts a move, of one hop or of several, whose progress is then in `progress`, which outlives it.
-  void start(swap::Move move, MoveProgress& progress) const;
-  void start(std::unique_ptr<swap::Hop> hop, MoveProgress& progress) const;
+  void start(swap::Move move, MoveProgress& progress, const MoveName& name = {}) const;
+  void start(std::unique_ptr<swap::Hop> hop, MoveProgress& progress, const MoveName& name = {}) const;
   /// Exchanges host bytes with all ranks. Blocks. An error fails the engine.
   Result<void> exchange(ConstHostSpan mine, HostSpan all, CollectiveSignature::Subject subject);
   /// Interrupts the collectives of all ranks. Every hop that waits for one ends with an error.

@@ -7,6 +7,19 @@
 
 namespace penstock::zero {
 
+namespace {
+
+/// What is no arithmetic of the trainer or its device.
+TimePoint waited(const swap::Runtime& runtime) {
+  using enum swap::StallCause;
+  TimePoint sum{};
+  for (const swap::StallCause cause : {loads, stores, parameters, update, checkpoints})
+    sum += runtime.stall_time(cause);
+  return sum;
+}
+
+}  // namespace
+
 EngineState::EngineState(Options options)
     : options_(std::move(options)),
       context_(*options_.runtime, *options_.device, *options_.compute, *options_.communicator,
@@ -35,6 +48,8 @@ EngineState::EngineState(Options options)
       update_(context_, optimizer_, device_update_, options_.plan.update),
       step_(context_, update_, options_.plan),
       shard_reads_(options_.plan, options_.model.units.size()),
+      clock_([this] { return waited(context_.runtime); }, context_.internals.timeline()),
+      wear_(options_.config.penstock),
       communicator_scratch_(*options_.device, options_.runtime->ledger()) {
   context_.shares_memory = options_.plan.shares_memory;
 }
@@ -180,6 +195,7 @@ Result<void> EngineState::begin_step(const StepOptions& step) {
   PENSTOCK_TRY(check_here("Engine::begin_step", ParkKinds::parameters | ParkKinds::gradients));
   PENSTOCK_TRY(between_steps("Engine::begin_step"));
   PENSTOCK_TRY(check_step(step));
+  PENSTOCK_TRY(check_wear("Engine::begin_step"));
   const std::uint32_t micro_batches =
       step.micro_batches.value_or(options_.config.gradient_accumulation_steps);
   PENSTOCK_TRY(checkpoints_->check_no_leases("Engine::begin_step"));
@@ -198,6 +214,7 @@ Result<std::vector<DeviceTensor>> EngineState::acquire(std::uint32_t unit, tiers
   PENSTOCK_TRY(check_unit("Engine::acquire", unit));
   PENSTOCK_TRY(check_stream("Engine::acquire", stream));
   PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
+  clock_.acquire();
   start_commit();
   shard_reads_.acquire(unit);
   PENSTOCK_TRY(residency_->acquire(unit, *this));
@@ -218,6 +235,8 @@ Result<std::vector<GradientSlot>> EngineState::gradients(const char* operation, 
   PENSTOCK_TRY(check_unit(operation, unit));
   PENSTOCK_TRY(check_stream(operation, stream));
   PENSTOCK_TRY(gradients_.check_expected(operation, unit));
+  PENSTOCK_TRY(check_wear(operation));
+  clock_.gradients();
   PENSTOCK_TRY(context_.finish_update());  // it reads the gradients of the last step, from the same memory
   start_commit();
   if (gradients_.is_last_micro_batch(unit)) update_.read_ahead();
@@ -242,6 +261,7 @@ Result<void> EngineState::reduce(std::uint32_t unit, tiers::Stream& stream) {
     if (!residency_->close_gradient(flat)) continue;
     PENSTOCK_TRY(gradients_.close_flat(context_.flats[flat], stream));
   }
+  clock_.reduced(gradients_.units_to_reduce());
   return residency_->reduce_buckets(*this);
 }
 
@@ -291,6 +311,18 @@ Result<StepOutcome> EngineState::step() {
   PENSTOCK_TRY(residency_->check_no_leases("Engine::step"));
   PENSTOCK_TRY(checkpoints_->check_no_leases("Engine::step"));
   PENSTOCK_TRY(step_.learning_rate());
+  clock_.begin_stepping();
+  auto outcome = end_step();
+  if (!outcome) {
+    clock_.interrupt();
+    return outcome;
+  }
+  clock_.end(*outcome);
+  if (options_.after_step) options_.after_step(*outcome);
+  return outcome;
+}
+
+Result<StepOutcome> EngineState::end_step() {
   PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
   PENSTOCK_TRY(context_.finish_update());
   start_commit();
@@ -304,8 +336,13 @@ Result<StepOutcome> EngineState::step() {
   PENSTOCK_TRY(residency_->drop_for_update("Engine::step", *this));
   if (commits_) commits_->complete();
   if (context_.failure) return *context_.failure;
-  PENSTOCK_TRY_ASSIGN(auto outcome,
-                      step_.finish(gradients_.micro_batches(), gradients_.units_without_gradient()));
+  const std::vector<swap::PathReport> paths = context_.runtime.paths();
+  const auto worn = wear_.end_step(paths, options_.plan.tile_writes + options_.plan.shard_writes);
+  PENSTOCK_TRY_ASSIGN(auto outcome, step_.finish(gradients_.micro_batches(),
+                                                 gradients_.units_without_gradient(), worn.has_value()));
+  if (const auto rank = step_.worn_rank())
+    worn_ = worn ? worn : "rank " + std::to_string(*rank) + " has reached it";
+  for (std::string& warning : wear_.take_warnings(paths)) context_.internals.add_message(std::move(warning));
   outcome.gradient_wait = waited;
   outcome.previous_update = previous_update;
   outcome.updated_by_cpu = updated.by_cpu;
@@ -321,6 +358,12 @@ Result<StepOutcome> EngineState::step() {
   if (skipped) ++skipped_steps_;
   PENSTOCK_TRY(step_.loss_scaler().update(/*overflow=*/skipped));
   return outcome;
+}
+
+StepTimes EngineState::step_times() const {
+  StepTimes times = clock_.times();
+  times.updating = update_.busy();
+  return times;
 }
 
 Result<void> EngineState::finish_update() {
@@ -347,6 +390,7 @@ Result<void> EngineState::abandon_step(tiers::Stream& stream, std::string cause)
   checkpoints_->abandon_step();
   PENSTOCK_TRY(gradients_.abandon_step());
   update_.end_step();
+  clock_.abandon();
   if (options_.ends_rounds) context_.runtime.end_round();
   predict_attempt(begun);
   return ok();

@@ -15,7 +15,9 @@
 #include "zero/engine/parked_contents.hpp"
 #include "zero/engine/range_copies.hpp"
 #include "zero/engine/shard_reads.hpp"
+#include "zero/engine/step_clock.hpp"
 #include "zero/engine/update_sweep.hpp"
+#include "zero/engine/wear_limit.hpp"
 #include "zero/layout/flat_residency.hpp"
 
 #include <penstock/zero/engine/engine.hpp>
@@ -63,6 +65,7 @@ class EngineState : private FlatResidency::Effects {
   Result<void> read_states(const StateSink& sink);
   [[nodiscard]] std::uint64_t completed_steps() const { return context_.completed_steps; }
   [[nodiscard]] std::uint64_t skipped_steps() const { return skipped_steps_; }
+  [[nodiscard]] StepTimes step_times() const;
   [[nodiscard]] const LossScaler& loss_scaler() const { return step_.loss_scaler(); }
   Result<void> restore_loss_scaler(const LossScaler::State& state);
   [[nodiscard]] const std::vector<OptimizerGroup>& groups() const { return step_.groups(); }
@@ -178,6 +181,9 @@ class EngineState : private FlatResidency::Effects {
   Result<void> visit_states(std::span<const cpu_adam::StateKind> kinds, const StateSink& sink);
   Result<void> add_sums_of_peers(ParameterDigest& digest);
 
+  /// What step() does once it has not refused.
+  Result<StepOutcome> end_step();
+
   // engine_checks.cpp
   [[nodiscard]] Result<void> check_not_failed(const char* operation) const;
   [[nodiscard]] Result<void> check_not_interrupted(const char* operation) const;
@@ -186,6 +192,7 @@ class EngineState : private FlatResidency::Effects {
   /// Of a call that sets all values: before it changes any.
   [[nodiscard]] Result<void> check_restorable(const char* operation) const;
   [[nodiscard]] Result<void> check_step(const StepOptions& step) const;
+  [[nodiscard]] Result<void> check_wear(const char* operation) const;
   [[nodiscard]] Result<void> check_units_without_gradient(const std::vector<std::uint32_t>& units) const;
   [[nodiscard]] Result<void> check_unit(const char* operation, std::uint32_t unit) const;
   [[nodiscard]] Result<void> check_stream(const char* operation, const tiers::Stream& stream) const;
@@ -212,6 +219,9 @@ class EngineState : private FlatResidency::Effects {
   UpdateSweep update_;
   OptimizerStep step_;
   ShardReads shard_reads_;
+  StepClock clock_;
+  WearLimit wear_;
+  std::optional<std::string> worn_;  // why no step begins any more
 
   std::unique_ptr<tiers::MemoryBudget> device_budget_;  // of gathered flats and full gradients
   DeviceRegion communicator_scratch_;                   // only counted

@@ -5,6 +5,7 @@
 namespace penstock::zero {
 
 using swap::HopState;
+using swap::StallCause;
 
 namespace {
 
@@ -36,13 +37,14 @@ class LeaseHop final : public OrderedHop {
 Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& range) {
   GatheredFlat& gathered = flat.gathered;
   // The accelerator may be late: the flat's last gather may still read the shard's host copy.
-  context_.internals.wait_ignoring_stores([&] { return gathered.gather.done; });
+  context_.internals.wait_ignoring_stores([&] { return gathered.gather.done; }, StallCause::parameters);
   gathered.waited_for = false;
   // The use is recorded here, so that the order of uses is that of the trainer.
   swap::PendingLease shard_lease;
   if (flat.kept_shard.empty()) shard_lease = context_.runtime.announce(flat.shard, swap::Access::read);
   if (context_.shares_memory) {
-    context_.start(std::make_unique<LeaseHop>(context_, flat, std::move(shard_lease)), gathered.gather);
+    context_.start(std::make_unique<LeaseHop>(context_, flat, std::move(shard_lease)), gathered.gather,
+                   {"gathers", flat.layout->name});
     return ok();
   }
   gathered.parameters = context_.at(range, flat.layout->length);
@@ -56,13 +58,14 @@ Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& r
                       .updated = &flat.updated,
                       .gathered = gathered.gathered.get()};
   context_.start(make_gather_hop(context_.collectives(), std::move(target), std::move(shard_lease)),
-                 gathered.gather);
+                 gathered.gather, {"gathers", flat.layout->name});
   return ok();
 }
 
 Result<void> GatherPipeline::wait_for_gather(FlatState& flat) {
   const MoveProgress& gather = flat.gathered.gather;
-  PENSTOCK_TRY(context_.wait_beside_update([&] { return gather.ordered || gather.error; }));
+  PENSTOCK_TRY(
+      context_.wait_beside_update([&] { return gather.ordered || gather.error; }, StallCause::parameters));
   if (gather.error) return context_.fail(*gather.error);
   return ok();
 }

@@ -17,6 +17,13 @@ void GradientPipeline::begin_step(std::uint32_t micro_batches, std::vector<std::
     flat.grad.absent = flat.layout->frozen || units_[flat.layout->unit].absent;
 }
 
+std::size_t GradientPipeline::units_to_reduce() const {
+  std::size_t count = 0;
+  for (std::uint32_t unit = 0; unit < units_.size(); ++unit)
+    if (!units_[unit].absent && !context_.shards.trained_by(unit).empty()) ++count;
+  return count;
+}
+
 std::uint32_t GradientPipeline::micro_batches_begun() const {
   std::uint32_t reduced = 0;
   for (const FlatState& flat : context_.flats) reduced = std::max(reduced, flat.grad.closed_count);
@@ -131,13 +138,14 @@ void GradientPipeline::reduce(std::span<const std::uint32_t> flats) {
     signature.others = splitmix64_add(signature.others, index);
   std::vector<swap::Move> moves = make_gradient_moves(context_, bucket, signature);
   for (std::size_t i = 0; i < bucket.size(); ++i)
-    context_.start(std::move(moves[i]), bucket[i].flat->grad.reduction);
+    context_.start(std::move(moves[i]), bucket[i].flat->grad.reduction,
+                   {"reductions", bucket[i].flat->layout->name});
 }
 
 Result<void> GradientPipeline::finish_use(FlatState& flat, const tiers::Reservation& range) {
   const MoveProgress& reduction = flat.grad.reduction;
-  PENSTOCK_TRY(
-      context_.fail_unless_retryable(context_.internals.wait_until([&] { return reduction.ordered; })));
+  PENSTOCK_TRY(context_.fail_unless_retryable(
+      context_.internals.wait_until([&] { return reduction.ordered; }, swap::StallCause::gradients)));
   if (reduction.error) return context_.fail(*reduction.error);
   flat.grad.in_place.end();
   if (range.held()) context_.fences.release(range.offset(), range.size(), {flat.grad.copied_out});
@@ -146,7 +154,8 @@ Result<void> GradientPipeline::finish_use(FlatState& flat, const tiers::Reservat
 
 Result<void> GradientPipeline::wait_for_accumulation(FlatState& flat) {
   const MoveProgress& reduction = flat.grad.reduction;
-  PENSTOCK_TRY(context_.fail_unless_retryable(context_.internals.wait_until([&] { return reduction.done; })));
+  PENSTOCK_TRY(context_.fail_unless_retryable(
+      context_.internals.wait_until([&] { return reduction.done; }, swap::StallCause::gradients)));
   if (reduction.error) return context_.fail(*reduction.error);
   return ok();
 }

@@ -22,6 +22,8 @@ class GradientPipeline {
   void begin_step(std::uint32_t micro_batches, std::vector<std::uint32_t> without_gradient);
   [[nodiscard]] std::uint32_t micro_batches() const { return micro_batches_; }
   [[nodiscard]] const std::vector<std::uint32_t>& units_without_gradient() const { return without_gradient_; }
+  /// How many units are reduced in a micro-batch of this step.
+  [[nodiscard]] std::size_t units_to_reduce() const;
   /// How many micro-batches of this step have begun to reduce or may acquire units.
   [[nodiscard]] std::uint32_t micro_batches_begun() const;
   /// Errors: invalid_argument, when the unit gets no gradient in this step, when every micro-batch of it was reduced,

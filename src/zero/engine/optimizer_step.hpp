@@ -41,12 +41,15 @@ class OptimizerStep {
 
   /// Computes the norm, compares the settings of all ranks, and starts the update or skips it. Every gradient must be
   /// accumulated, and the last update complete. Errors fail the engine, except those of Runtime::discard().
+  /// `worn`: whether this rank refuses a further step, see WearLimit.
   Result<StepOutcome> finish(std::uint32_t micro_batches,
-                             std::span<const std::uint32_t> units_without_gradient);
+                             std::span<const std::uint32_t> units_without_gradient, bool worn);
+  /// A rank that refuses a further step, as of the last finish().
+  [[nodiscard]] std::optional<std::size_t> worn_rank() const { return worn_rank_; }
 
  private:
   [[nodiscard]] double divisor() const;
-  Result<GradientNorm> compute_global_norm(const StepSettings& settings);
+  Result<GradientNorm> compute_global_norm(const StepSettings& settings, bool worn);
   void start_update(double clip_factor, const LearningRate& now);
 
   EngineContext& context_;
@@ -55,6 +58,7 @@ class OptimizerStep {
   const std::uint64_t layout_hash_;
   std::vector<OptimizerGroup> groups_;
   std::optional<double> given_rate_;
+  std::optional<std::size_t> worn_rank_;
   LossScaler loss_scaler_;
 };
 

@@ -8,7 +8,7 @@
 
 namespace penstock::zero {
 
-Result<void> check_room(swap::Runtime& runtime, std::span<const swap::RuntimeUse> engines) {
+Result<ByteCount> check_room(swap::Runtime& runtime, std::span<const swap::RuntimeUse> engines) {
   constexpr const char* operation = "Engine::create";
   const swap::RuntimeInternals internals(runtime);
   const swap::RuntimeUse& added = engines.back();
@@ -41,7 +41,7 @@ Result<void> check_room(swap::Runtime& runtime, std::span<const swap::RuntimeUse
                       .wanted(swap)
                       .got(capacity));
   }
-  return ok();
+  return least_host_memory(engines);
 }
 
 }  // namespace penstock::zero

@@ -11,6 +11,7 @@ void TileLane::begin(FlatState& flat, TileState& tile, const OffloadedOptimizer:
   tile_ = &tile;
   step_ = &step;
   hops_begun_ = 0;
+  since_ = Clock::steady().now();
   if (!tile.kept.empty()) return;
   pending_ = context_.internals.request_for_mover(tile.tensor, swap::Access::modify,
                                                   tile.on_disk ? swap::Use::recorded : swap::Use::unrecorded);
@@ -22,6 +23,7 @@ Result<TileLane::State> TileLane::poll(bool stopping) {
     auto answer = pending_.poll();
     if (!answer) return State::busy;
     PENSTOCK_TRY_ASSIGN(state_, *std::move(answer));
+    note("waits for tiles");
   }
   while (true) {
     if (!hop_) {
@@ -29,6 +31,9 @@ Result<TileLane::State> TileLane::poll(bool stopping) {
       hop_ = next_hop();
       if (!hop_) {
         optimizer_.stamp(*tile_, step_->number);
+        const TimePoint began = since_;
+        note(device_ == nullptr ? "updates by the CPU" : "updates on the device");
+        busy_ns_ += (since_ - began).count();
         return State::updated;
       }
       PENSTOCK_TRY(hop_->start());
@@ -38,6 +43,12 @@ Result<TileLane::State> TileLane::poll(bool stopping) {
     on_device_ = nullptr;
     hop_.reset();
   }
+}
+
+void TileLane::note(const char* track) {
+  if (swap::Timeline* const timeline = context_.internals.timeline())
+    timeline->add(track, tile_->name(), since_);
+  since_ = Clock::steady().now();
 }
 
 void TileLane::end() {

@@ -4,6 +4,7 @@
 #include "zero/engine/engine_context.hpp"
 #include "zero/engine/offloaded_optimizer.hpp"
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -45,6 +46,8 @@ class TileLane {
   [[nodiscard]] bool device_may_use_leases() const {
     return on_device_ != nullptr && on_device_->may_use_leases();
   }
+  /// How long this lane has worked on tiles, without its waits for their leases. Safe from any thread.
+  [[nodiscard]] TimePoint busy() const { return TimePoint(busy_ns_.load(std::memory_order_relaxed)); }
   /// Ends the lease of the tile, or withdraws the request for it. The lane is idle then.
   void end();
 
@@ -55,6 +58,8 @@ class TileLane {
   [[nodiscard]] std::unique_ptr<swap::Hop> next_device_hop();
   template <class Work>
   [[nodiscard]] std::unique_ptr<swap::Hop> on_workers(Work work);
+  /// In the timeline, since `since_`, which is now then.
+  void note(const char* track);
 
   EngineContext& context_;
   const OffloadedOptimizer& optimizer_;
@@ -69,6 +74,8 @@ class TileLane {
   swap::Lease state_;
   std::uint32_t hops_begun_ = 0;
   std::unique_ptr<swap::Hop> hop_;
+  TimePoint since_{};  // since when the tile waits for its lease, or is worked on
+  std::atomic<std::int64_t> busy_ns_{0};
   const DeviceUpdate::TileHop* on_device_ = nullptr;  // hop_, while it is one
 };
 

@@ -303,6 +303,12 @@ Result<void> UpdateSweep::open() {
   return ok();
 }
 
+TimePoint UpdateSweep::busy() const {
+  TimePoint longest{};
+  for (const auto& lane : lanes_) longest = std::max(longest, lane->busy());
+  return longest;
+}
+
 void UpdateSweep::begin(OffloadedOptimizer::Step step) {
   step_ = std::move(step);
   step_.updates = flats_to_update();

@@ -47,6 +47,9 @@ class UpdateSweep {
   void resume();
   /// How long the last update took, from begin() to its end. Call when none runs.
   [[nodiscard]] TimePoint duration() const { return duration_; }
+  /// How long updates have worked on tiles, without waits for them: the lane that has worked longest. Safe from any
+  /// thread, after open().
+  [[nodiscard]] TimePoint busy() const;
   /// How many elements the last update has updated. Call when none runs.
   struct Updated {
     ElementCount by_cpu, on_device;

@@ -1,6 +1,6 @@
 #include <penstock/zero/layout/model_layout.hpp>
 
-#include "zero/config/json_text.hpp"
+#include "base/utf8.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -92,7 +92,7 @@ std::optional<std::size_t> first_not_text(const std::string& name) {
   const auto control =
       std::find_if(name.begin(), name.end(), [](unsigned char one) { return one < 0x20 || one == 0x7f; });
   if (control != name.end()) return control - name.begin();
-  return config::first_not_utf8(name);
+  return first_not_utf8(name);
 }
 
 Result<void> check_checkpoints(const CheckpointLayout& checkpoints) {

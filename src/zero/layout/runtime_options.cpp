@@ -38,11 +38,15 @@ std::vector<std::optional<std::uint32_t>> nodes_of_paths(const Config& config,
   return nodes;
 }
 
+/// `is_own`: whether it is this process's, which may run on one node only.
 std::optional<std::uint32_t> node_of_rank(const Config& config, std::uint32_t local_rank,
-                                          std::uint32_t local_ranks, const tiers::NumaTopology& topology) {
+                                          std::uint32_t local_ranks, const tiers::NumaTopology& topology,
+                                          bool is_own) {
   const auto& given = config.penstock.rank_nodes;
   if (local_rank < given.size()) return given[local_rank];
-  if (const auto node = topology.node_of_cpus(tiers::allowed_cpus())) return node;
+  if (is_own) {
+    if (const auto node = topology.node_of_cpus(tiers::allowed_cpus())) return node;
+  }
   const std::uint64_t count = std::max(local_ranks, 1u);
   const std::uint64_t place = std::min<std::uint64_t>(local_rank, count - 1);
   return topology.node(static_cast<std::uint32_t>(place * topology.node_count() / count));
@@ -67,10 +71,24 @@ swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config, std::uint
   if (swap_bytes.is_zero()) return options;
   options.swap_need = {.total = swap_bytes, .tensor_max = swap_tensor_max};
   const auto& weights = config.penstock.path_weights;
-  for (const std::size_t i : tiers::paths_of_node(nodes_of_paths(config, directories, topology),
-                                                  node_of_rank(config, local_rank, local_ranks, topology))) {
-    options.paths.push_back(
-        path_options(config, directories[i], weights.size() == directories.size() ? weights[i] : 0));
+  const auto nodes = nodes_of_paths(config, directories, topology);
+  const auto paths_of_rank = [&](std::uint32_t rank) {
+    return tiers::paths_of_node(
+        nodes, node_of_rank(config, rank, local_ranks, topology, /*is_own=*/rank == local_rank));
+  };
+  std::vector<std::uint64_t> ranks_of_path(directories.size());
+  for (std::uint32_t rank = 0; rank < std::max(local_ranks, 1u); ++rank) {
+    for (const std::size_t path : paths_of_rank(rank)) ++ranks_of_path[path];
+  }
+  for (const std::size_t i : paths_of_rank(local_rank)) {
+    swap::PathOptions path =
+        path_options(config, directories[i], weights.size() == directories.size() ? weights[i] : 0);
+    const std::uint64_t users = std::max<std::uint64_t>(ranks_of_path[i], 1);
+    if (const auto& limits = config.penstock.path_limits; limits.size() == directories.size())
+      path.rate_limit = limits[i] / static_cast<double>(users);
+    if (const auto& endurance = config.penstock.path_endurance; endurance.size() == directories.size())
+      path.endurance = endurance[i] / users;
+    options.paths.push_back(std::move(path));
   }
   return options;
 }

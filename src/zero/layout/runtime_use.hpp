@@ -10,6 +10,7 @@ inline swap::RuntimeUse runtime_use(const MemoryPlan& plan, std::uint32_t engine
   return {.owner = engine_number,
           .host = plan.host_budget,
           .staging = plan.host_staging(),
+          .staging_least = plan.host_staging_min,
           .swap = plan.swap_bytes,
           .held = plan.host_held,
           .in_place = plan.shards_on_disk ? plan.host_leases : ByteCount(),

@@ -29,7 +29,9 @@ ByteCount peak_resident_memory() {
 
 RunReport::Drive drive_of(const swap::PathReport& path, const ReportFacts& all) {
   const auto known = std::ranges::find(all.drives, path.directory, &ReportFacts::Drive::directory);
-  const ReportFacts::Drive facts = known == all.drives.end() ? ReportFacts::Drive{} : *known;
+  const ReportFacts::Drive facts = known == all.drives.end()
+                                       ? ReportFacts::Drive{path.directory, path.rate_limit, path.endurance}
+                                       : *known;
   const tiers::FileCounters& counters = path.counters;
   return {.directory = path.directory.string(),
           .engine = path.engine,
@@ -38,6 +40,7 @@ RunReport::Drive drive_of(const swap::PathReport& path, const ReportFacts& all) 
           .requests = counters.requests,
           .repeated = counters.retries + counters.short_transfers + counters.subdivided,
           .latency_99 = counters.latency.percentile(0.99),
+          .busy = path.busy,
           .limit = std::isfinite(facts.limit) ? facts.limit : 0,
           .endurance = facts.endurance};
 }
@@ -49,6 +52,11 @@ RunReport report_of(swap::Runtime& runtime, const ReportFacts& facts) {
                    .elapsed = facts.elapsed,
                    .stalled = runtime.stall_time(),
                    .resident_peak = peak_resident_memory()};
+  for (std::size_t c = 0; c < swap::stall_cause_count; ++c) {
+    const auto cause = swap::StallCause(c);
+    if (const TimePoint time = runtime.stall_time(cause); time > TimePoint())
+      report.stalls.push_back({cause, time});
+  }
   const tiers::Ledger& ledger = runtime.ledger();
   for (std::size_t t = 0; t < tiers::tier_count; ++t) {
     for (std::size_t p = 0; p < tiers::purpose_count; ++p) {
@@ -66,6 +74,12 @@ RunReport report_of(swap::Runtime& runtime, const ReportFacts& facts) {
   }
   for (const swap::PathReport& path : runtime.paths()) report.drives.push_back(drive_of(path, facts));
   return report;
+}
+
+ReportFormat report_format_of(const std::filesystem::path& file) {
+  const std::filesystem::path extension = file.extension();
+  if (extension == ".json") return ReportFormat::json;
+  return extension == ".prom" ? ReportFormat::prometheus : ReportFormat::text;
 }
 
 Result<void> save_report(const RunReport& report, const std::filesystem::path& file, ReportFormat format) {

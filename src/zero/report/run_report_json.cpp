@@ -32,6 +32,18 @@ Json::Value json_of(const RunReport::Memory& memory) {
   json["held"] = json_of(memory.held);
   return json;
 }
+Json::Value json_of(const RunReport::Stall& stall) {
+  Json::Value json;
+  json["cause"] = json_of(to_string(stall.cause));
+  json["time"] = json_of(stall.time);
+  return json;
+}
+Json::Value json_of(const RunReport::Change& change) {
+  Json::Value json;
+  json["what"] = json_of(change.what);
+  json["saves"] = std::isfinite(change.saves) ? change.saves : 0.0;  // JSON has no others
+  return json;
+}
 Json::Value json_of(const RunReport::Traffic& traffic) {
   Json::Value json;
   json["purpose"] = json_of(to_string(traffic.purpose));
@@ -50,7 +62,8 @@ Json::Value json_of(const RunReport::Drive& drive) {
   json["requests"] = static_cast<Json::UInt64>(drive.requests);
   json["repeated"] = static_cast<Json::UInt64>(drive.repeated);
   json["latency_99"] = json_of(drive.latency_99);
-  json["limit"] = std::isfinite(drive.limit) ? drive.limit : 0.0;  // JSON has no others
+  json["busy"] = json_of(drive.busy);
+  json["limit"] = std::isfinite(drive.limit) ? drive.limit : 0.0;
   json["endurance"] = json_of(drive.endurance);
   return json;
 }
@@ -67,12 +80,16 @@ Json::Value json_of(const std::vector<Item>& items) {
 std::string to_json(const RunReport& report) {
   Json::Value json;
   json["rank"] = report.rank;
+  json["steps"] = static_cast<Json::UInt64>(report.steps);
   json["elapsed"] = json_of(report.elapsed);
   json["stalled"] = json_of(report.stalled);
   json["resident_peak"] = json_of(report.resident_peak);
+  json["stalls"] = json_of(report.stalls);
   json["memory"] = json_of(report.memory);
   json["traffic"] = json_of(report.traffic);
   json["drives"] = json_of(report.drives);
+  json["changes"] = json_of(report.changes);
+  json["changes_note"] = json_of(report.changes_note);
   return config::write_json(json);
 }
 

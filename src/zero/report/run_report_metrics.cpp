@@ -1,8 +1,7 @@
-#include "zero/config/json_text.hpp"
+#include "base/utf8.hpp"
 
 #include <penstock/zero/report/run_report.hpp>
 
-#include <algorithm>
 #include <array>
 #include <charconv>
 #include <chrono>
@@ -19,17 +18,12 @@ namespace penstock::zero {
 
 namespace {
 
-/// In UTF-8, as the format wants it: U+FFFD takes the place of each other byte.
+/// In UTF-8, as the format wants it.
 std::string escaped(std::string_view value) {
   std::string text;
-  while (!value.empty()) {
-    const std::size_t valid = config::first_not_utf8(value).value_or(value.size());
-    for (const char c : value.substr(0, valid)) {
-      if (c == '\\' || c == '"') text += '\\';
-      text += c == '\n' ? std::string("\\n") : std::string(1, c);
-    }
-    if (valid < value.size()) text += "\xEF\xBF\xBD";
-    value.remove_prefix(std::min(valid + 1, value.size()));
+  for (const char c : to_utf8(value)) {
+    if (c == '\\' || c == '"') text += '\\';
+    text += c == '\n' ? std::string("\\n") : std::string(1, c);
   }
   return text;
 }
@@ -91,6 +85,9 @@ class Metrics {
 Labels labels_of_memory(const RunReport::Memory& one, std::size_t) {
   return {{"tier", std::string(to_string(one.tier))}, {"purpose", std::string(to_string(one.purpose))}};
 }
+Labels labels_of_stall(const RunReport::Stall& one, std::size_t) {
+  return {{"cause", std::string(to_string(one.cause))}};
+}
 Labels labels_of_traffic(const RunReport::Traffic& one, std::size_t) {
   return {{"purpose", std::string(to_string(one.purpose))}};
 }
@@ -107,8 +104,11 @@ std::string to_prometheus(const RunReport& report) {
   using Drive = RunReport::Drive;
   Metrics metrics(report.rank);
   metrics.one("penstock_elapsed_seconds", "gauge", "The time of the run.", number(report.elapsed));
+  metrics.one("penstock_steps_total", "counter", "The steps that have ended.", number(report.steps));
   metrics.one("penstock_stall_seconds_total", "counter",
               "The time that callers have waited, a sum over threads.", number(report.stalled));
+  metrics.each("penstock_stall_cause_seconds_total", "counter", "The same by what they have waited for.",
+               report.stalls, labels_of_stall, &RunReport::Stall::time);
   metrics.one("penstock_resident_peak_bytes", "gauge",
               "The peak of the process's resident memory, of all its ranks together.",
               number(report.resident_peak));
@@ -139,6 +139,8 @@ std::string to_prometheus(const RunReport& report) {
          &Drive::repeated);
   drives("penstock_drive_latency_99_seconds", "gauge", "The time that 99 % of the requests take at most.",
          &Drive::latency_99);
+  drives("penstock_drive_busy_seconds_total", "counter", "The time in which a request was in flight.",
+         &Drive::busy);
   drives("penstock_drive_limit_bytes_per_second", "gauge",
          "The rank's share of its measured rate of reads and writes; 0: not known.", &Drive::limit);
   drives("penstock_drive_endurance_bytes", "gauge",

@@ -58,11 +58,30 @@ std::string share_of_limit(const RunReport::Drive& drive, double elapsed) {
   return decimal(100 * moved / elapsed / drive.limit, "%");
 }
 
-/// How long the drive's endurance lasts if writing goes on like that.
+ByteCount left_of_endurance(const RunReport::Drive& drive) {
+  return drive.endurance - std::min(drive.endurance, drive.written);
+}
+
+std::string endurance_left(const RunReport::Drive& drive) {
+  return drive.endurance.is_zero() ? "-" : to_string(left_of_endurance(drive));
+}
+
+/// How long what is left of the drive's endurance lasts if writing goes on like that.
 std::string lifetime(const RunReport::Drive& drive, double elapsed) {
   if (drive.endurance.is_zero() || drive.written.is_zero() || elapsed <= 0) return "-";
   const double per_day = static_cast<double>(drive.written.value()) / elapsed * 86'400;
-  return decimal(static_cast<double>(drive.endurance.value()) / per_day, "days");
+  return decimal(static_cast<double>(left_of_endurance(drive).value()) / per_day, "days");
+}
+
+std::string changes_text(const RunReport& report) {
+  std::string text;
+  for (const RunReport::Change& change : report.changes) {
+    text += text.empty() ? "would help most: " : ", then ";
+    text += change.what + " (" + decimal(100 * change.saves, "%") + " less time)";
+  }
+  if (report.changes_note.empty()) return text;
+  text += text.empty() ? "what would help: " : "; ";
+  return text + report.changes_note + '\n';
 }
 
 }  // namespace
@@ -70,12 +89,19 @@ std::string lifetime(const RunReport::Drive& drive, double elapsed) {
 std::string to_text(const RunReport& report) {
   const double elapsed = seconds(report.elapsed);
   std::string text = "rank " + std::to_string(report.rank);
+  if (report.steps > 0)
+    text += ", " + std::to_string(report.steps) + (report.steps == 1 ? " step" : " steps");
   if (elapsed > 0) text += ", " + decimal(elapsed, "s");
   text += ", callers waited " + decimal(seconds(report.stalled), "s");
   if (elapsed > 0) text += " (" + decimal(100 * seconds(report.stalled) / elapsed, "%") + ")";
   if (!report.resident_peak.is_zero()) text += ", peak of the process " + to_string(report.resident_peak);
   text += "\n\n";
 
+  Table stalls({"callers waited for", "time", "of the run"});
+  for (const auto& one : report.stalls) {
+    stalls.add({std::string(to_string(one.cause)), decimal(seconds(one.time), "s"),
+                elapsed > 0 ? decimal(100 * seconds(one.time) / elapsed, "%") : "-"});
+  }
   Table memory({"memory", "predicted", "peak", "now"});
   for (const auto& one : report.memory) {
     memory.add({std::string(to_string(one.tier)) + ", " + std::string(to_string(one.purpose)),
@@ -86,15 +112,16 @@ std::string to_text(const RunReport& report) {
     traffic.add({std::string(to_string(one.purpose)), to_string(one.read), predicted(one.predicted_read),
                  to_string(one.written), predicted(one.predicted_written)});
   }
-  Table drives({"drive", "engine", "read", "written", "of its limit", "requests", "repeated", "99 % within",
-                "endurance lasts"});
+  Table drives({"drive", "engine", "read", "written", "busy", "of its limit", "requests", "repeated",
+                "99 % within", "endurance left", "lasts"});
   for (const auto& one : report.drives) {
     drives.add({one.directory, one.engine, to_string(one.read), to_string(one.written),
+                elapsed > 0 ? decimal(100 * seconds(one.busy) / elapsed, "%") : "-",
                 share_of_limit(one, elapsed), std::to_string(one.requests), std::to_string(one.repeated),
-                decimal(1e3 * seconds(one.latency_99), "ms"), lifetime(one, elapsed)});
+                decimal(1e3 * seconds(one.latency_99), "ms"), endurance_left(one), lifetime(one, elapsed)});
   }
-  text += memory.text() + traffic.text() + drives.text();
-  text.pop_back();
+  text += stalls.text() + memory.text() + traffic.text() + drives.text() + changes_text(report);
+  if (text.ends_with("\n\n")) text.pop_back();
   return text;
 }
 

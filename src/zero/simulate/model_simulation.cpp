@@ -103,9 +103,9 @@ std::vector<Alternative> alternatives(const Config& config, const Machine& node,
   return all;
 }
 
-/// Without changes.
-Result<ModelSimulation> simulate_once(const Config& config, const ModelLayout& model, const Machine& node,
-                                      const TrainingRun& run, std::uint32_t steps) {
+/// Without changes, all micro-batches.
+Result<ModelSimulation> replay_once(const Config& config, const ModelLayout& model, const Machine& node,
+                                    const TrainingRun& run, std::uint32_t steps) {
   PENSTOCK_TRY_ASSIGN(const MemoryPlan plan, plan_memory(config, model, run.ranks, run.ranks_per_node));
   ModelSimulation once;
   PENSTOCK_TRY_ASSIGN(once.step, plan_step(config, model, plan, {.micro_batches = run.micro_batches}));
@@ -113,6 +113,38 @@ Result<ModelSimulation> simulate_once(const Config& config, const ModelLayout& m
   PENSTOCK_TRY_ASSIGN(once.share, share_of(node, model, once.step.trace, run));
   PENSTOCK_TRY_ASSIGN(once.simulation, simulate_steps(once.step.trace, once.share, once.step.options));
   return once;
+}
+
+/// `more` has more micro-batches than `few`, and the result has `times` as many as these beyond it: each takes as much.
+swap::ReplayedRound extrapolated(const swap::ReplayedRound& few, const swap::ReplayedRound& more,
+                                 double times) {
+  swap::ReplayedRound result = more;
+  for (const auto member :
+       {&swap::ReplayedRound::seconds, &swap::ReplayedRound::used, &swap::ReplayedRound::waited_for_loads,
+        &swap::ReplayedRound::waited_for_room, &swap::ReplayedRound::waited_for_update,
+        &swap::ReplayedRound::update, &swap::ReplayedRound::disk_busy})
+    result.*member = std::max(0.0, more.*member + (more.*member - few.*member) * times);
+  for (const auto member : {&swap::ReplayedRound::read, &swap::ReplayedRound::written}) {
+    const double bytes = static_cast<double>((more.*member).value()),
+                 before = static_cast<double>((few.*member).value());
+    result.*member = ByteCount(static_cast<std::uint64_t>(std::max(0.0, bytes + (bytes - before) * times)));
+  }
+  return result;
+}
+
+/// Of a step with more micro-batches than most_micro_batches, replays so many and half of them.
+Result<ModelSimulation> simulate_once(const Config& config, const ModelLayout& model, const Machine& node,
+                                      const TrainingRun& run, std::uint32_t steps) {
+  if (run.micro_batches <= most_micro_batches) return replay_once(config, model, node, run, steps);
+  TrainingRun part = run;
+  part.micro_batches = most_micro_batches / 2;
+  PENSTOCK_TRY_ASSIGN(const ModelSimulation few, replay_once(config, model, node, part, steps));
+  part.micro_batches = most_micro_batches;
+  PENSTOCK_TRY_ASSIGN(ModelSimulation more, replay_once(config, model, node, part, steps));
+  const double times = static_cast<double>(run.micro_batches - most_micro_batches) / (most_micro_batches / 2);
+  for (const auto round : {&Simulation::first, &Simulation::steady})
+    more.simulation.*round = extrapolated(few.simulation.*round, more.simulation.*round, times);
+  return more;
 }
 
 }  // namespace

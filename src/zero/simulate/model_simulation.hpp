@@ -32,6 +32,8 @@ struct ModelSimulation {
   Simulation simulation;  ///< its changes are other machines, budgets and state formats
   Machine share;          ///< what the rank has of its node
 };
+/// Of more micro-batches in a step, so many are replayed, and each further one takes what the second half of them does.
+inline constexpr std::uint32_t most_micro_batches = 16;
 /// Plans a rank, derives its trace and replays it, and again with each change.
 ///
 /// Errors: those of plan_memory(), plan_step(), share_of() and simulate().

@@ -239,6 +239,17 @@ void add_create_rows(BadArguments& bad) {
     options.workers = &workers;
     return expect(Rank::create(std::move(options)).has_value(), "refused");
   });
+  for (const char* name : {"", "a\nb", "\x1b[2J"}) {
+    bad("Rank::write_events", "name", name, [=] {
+      Bench b;
+      const MonitorEvent event{.name = name, .value = nan};
+      return all({refused(b.rank->write_events({&event, 1}), "name"), b.works()});
+    });
+  }
+  bad("Rank::report", "with_changes", "before a step", [] {
+    Bench b;
+    return all({expect(b.rank->report(true).changes.empty(), "changes"), b.works()});
+  });
   for (const auto& [rank, ranks] : {std::pair{0u, 0u}, {1u, 1u}, {~0u, ~0u}}) {
     bad("RankIdentity::validate", "rank", std::to_string(rank) + " of " + std::to_string(ranks),
         [rank = rank, ranks = ranks] {

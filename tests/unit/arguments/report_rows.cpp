@@ -21,6 +21,7 @@ using namespace zero;
 std::vector<std::pair<std::string, RunReport>> odd_reports() {
   const ByteCount most(std::numeric_limits<std::uint64_t>::max());
   const RunReport full{.elapsed = std::chrono::seconds(1),
+                       .stalls = {{}},
                        .memory = {{}},
                        .traffic = {{}},
                        .drives = {{.read = 1_GiB, .written = 1_GiB, .limit = 1, .endurance = 1_GiB}}};
@@ -30,6 +31,8 @@ std::vector<std::pair<std::string, RunReport>> odd_reports() {
     change(reports.back().second);
   };
   with("tier", [](RunReport& r) { r.memory[0].tier = unknown<tiers::Tier>; });
+  with("cause", [](RunReport& r) { r.stalls[0].cause = unknown<swap::StallCause>; });
+  with("saves", [](RunReport& r) { r.changes = {{"\xff\n", std::numeric_limits<double>::quiet_NaN()}}; });
   with("purpose", [](RunReport& r) { r.memory[0].purpose = unknown<tiers::Purpose>; });
   with("purpose of traffic", [](RunReport& r) { r.traffic[0].purpose = unknown<tiers::Purpose>; });
   with("bytes", [=](RunReport& r) { r.drives[0].read = r.drives[0].written = most; });
@@ -61,6 +64,10 @@ void add_report_rows(BadArguments& bad) {
     return all({refused(save_report({}, scratch.path() / "report", unknown<ReportFormat>), "format"),
                 expect(scratch.entry_count() == 0, "no file")});
   });
+  for (const char* name : {"", ".", "..", "a/", ".json"}) {
+    bad("report_format_of", "file", name,
+        [=] { return expect(report_format_of(name) == ReportFormat::text, "another format"); });
+  }
   bad("save_report", "file", "empty",
       [] { return refused(save_report({}, "", ReportFormat::text), "file"); });
   for (const int signal : {SIGKILL, SIGSEGV, 0, -1, 1000}) {

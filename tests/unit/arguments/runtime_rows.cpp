@@ -70,6 +70,21 @@ void add_tensor_rows(BadArguments& bad) {
   }
 }
 
+void add_memory_rows(BadArguments& bad) {
+  bad("Runtime::limit_memory", "most", "0", [] {
+    const Bench b;
+    return all({refused(b.runtime->limit_memory(0_B), "tensor", ErrorCode::budget_too_small), b.works()});
+  });
+  bad("Runtime::limit_memory", "most", "the most", [] {
+    const Bench b;
+    return all({expect(b.runtime->limit_memory(ByteCount(most)).value() == 64_KiB, "not all"), b.works()});
+  });
+  bad("Runtime::stall_time", "cause", "unknown", [] {
+    const Bench b;
+    return expect(b.runtime->stall_time(unknown<StallCause>) == TimePoint(), "a time");
+  });
+}
+
 void add_description_rows(BadArguments& bad) {
   const auto with = [&bad](const std::string& argument, const std::string& value, auto change) {
     for (const bool on_disk : {false, true}) {
@@ -344,6 +359,7 @@ void add_benchmark_rows(BadArguments& bad) {
 
 void add_runtime_rows(BadArguments& bad) {
   add_tensor_rows(bad);
+  add_memory_rows(bad);
   add_description_rows(bad);
   add_call_rows(bad);
   add_path_rows(bad);

@@ -21,6 +21,7 @@ Result<ModelReport> report_of(const EstimateOptions& options, NamedModel model) 
                       zero::estimate::estimate_plan(report.config, report.model.layout, run_of(options)));
   PENSTOCK_TRY_ASSIGN(report.deepspeed,
                       zero::estimate::compare_deepspeed(report.config, report.model, run_of(options)));
+  report.knobs = zero::estimate::next_knobs(report.config, report.model.layout, report.estimate);
   if (!options.drive_endurance) return report;
   PENSTOCK_TRY_ASSIGN(report.endurance_bytes, parse_endurance(*options.drive_endurance));
   return report;

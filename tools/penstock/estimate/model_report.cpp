@@ -69,6 +69,61 @@ void print_traffic(const PlanEstimate& estimate) {
   fmt::print("in: read from a disk, or copied to a device; out: the reverse\n");
 }
 
+void print_placement(const PlanEstimate& estimate) {
+  fmt::print("\n{:<30}{:>10}{:>10}{:>10}{:>16}\n", "placement of a rank", "device", "host", "nvme", "in all");
+  for (const auto& kind : zero::estimate::placement_of(estimate.plan)) {
+    fmt::print("{:<30}", kind.kind);
+    for (const Tier tier : all_tiers) fmt::print("{:>8.1f} %", 100 * kind.share(tier));
+    fmt::print("{:>16}\n", to_string(kind.total()));
+  }
+}
+
+/// What bounds a step, as far as it is known here, and what would move less.
+void print_limit(const ModelReport& report) {
+  const PlanEstimate& estimate = report.estimate;
+  const ByteCount moved = estimate.read_per_node() + estimate.written_per_node();
+  const ByteCount copied = estimate.moved(Link::device);
+  if (moved.is_zero()) {
+    if (!copied.is_zero())
+      fmt::print("limiting resource: arithmetic, or the link of each device, which moves {} a step\n",
+                 to_string(copied));
+    return;
+  }
+  const double seconds = drive_seconds(report.config, estimate);
+  fmt::print("limiting resource, unless arithmetic takes longer: the drives of a node move {} a step{}\n",
+             to_string(moved),
+             seconds > 0 ? fmt::format(", {:.3g} s at path_limits", seconds)
+                         : "; penstock.path_limits makes that seconds");
+  if (report.knobs.empty()) return;
+  fmt::print("\n{:<44}{:>14}{:>14}{:>14}\n", "next knobs, of a node", "host", "nvme", "moved a step");
+  for (const zero::estimate::Knob& knob : report.knobs)
+    fmt::print("{:<44}{:>14}{:>14}{:>14}\n", knob.change, to_string(knob.host), to_string(knob.nvme),
+               to_string(knob.moved));
+}
+
+Json::Value placement_json(const PlanEstimate& estimate) {
+  Json::Value rows(Json::arrayValue);
+  for (const auto& kind : zero::estimate::placement_of(estimate.plan)) {
+    Json::Value& row = rows.append(Json::objectValue);
+    row["kind"] = json_string(kind.kind);
+    row["per_rank_bytes"] = json_number(kind.total());
+    for (const Tier tier : all_tiers) row[std::string(to_string(tier))] = kind.share(tier);
+  }
+  return rows;
+}
+
+Json::Value knobs_json(const ModelReport& report) {
+  Json::Value rows(Json::arrayValue);
+  for (const zero::estimate::Knob& knob : report.knobs) {
+    Json::Value& row = rows.append(Json::objectValue);
+    row["change"] = knob.change;
+    row["host_per_node_bytes"] = json_number(knob.host);
+    row["nvme_per_node_bytes"] = json_number(knob.nvme);
+    row["moved_per_step_per_node_bytes"] = json_number(knob.moved);
+  }
+  return rows;
+}
+
 void print_paths(const ModelReport& report) {
   const PlanEstimate& estimate = report.estimate;
   if (estimate.paths.empty()) return;
@@ -179,7 +234,9 @@ ElementCount largest_unit(const zero::ModelLayout& layout) {
 void print_report(const ModelReport& report) {
   print_head(report);
   print_tiers(report.estimate);
+  print_placement(report.estimate);
   print_traffic(report.estimate);
+  print_limit(report);
   print_paths(report);
   print_locked(report.estimate);
   print_deepspeed_rows(report);
@@ -205,7 +262,10 @@ Json::Value to_json(const ModelReport& report) {
   json["minimum_bytes"]["host_per_node"] =
       json_number(estimate.plan.host_minimum * estimate.run.ranks_per_node);
   json["minimum_bytes"]["device_per_rank"] = json_number(estimate.plan.device_minimum);
+  json["placement"] = placement_json(estimate);
   json["traffic_per_step"] = traffic_of(estimate);
+  json["drive_seconds_per_step"] = drive_seconds(report.config, estimate);
+  json["knobs"] = knobs_json(report);
   json["nvme_read_per_step_per_node_bytes"] = json_number(estimate.read_per_node());
   json["nvme_written_per_step_per_node_bytes"] = json_number(estimate.written_per_node());
   json["paths"] = paths_of(report);

@@ -1,8 +1,10 @@
 #pragma once
 
 #include "estimate/arguments.hpp"
+#include "zero/estimate/placement.hpp"
 
 #include <optional>
+#include <vector>
 
 namespace penstock::tool {
 
@@ -12,7 +14,8 @@ struct ModelReport {
   zero::Config config;
   zero::estimate::PlanEstimate estimate;
   zero::estimate::DeepSpeedComparison deepspeed;
-  std::optional<double> endurance_bytes;  ///< of each drive
+  std::optional<double> endurance_bytes;         ///< of each drive
+  std::vector<zero::estimate::Knob> knobs = {};  ///< that move less over the drives
 };
 
 /// Prints the table to standard output.

@@ -4,6 +4,7 @@
 #include "search.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 namespace penstock::tool {
@@ -30,6 +31,11 @@ std::uint64_t depth(const Candidate& candidate) {
   return ceil_divide(candidate.in_flight.value(), candidate.request_size.value());
 }
 
+/// More digits than a measurement has.
+double in_megabytes(double rate) {
+  return std::max(1.0, std::round(rate * 1e-6)) * 1e6;
+}
+
 /// The keys to paste into a configuration; DeepSpeed reads the same `aio` block.
 Json::Value to_config(const Report& report) {
   Json::Value config;
@@ -38,6 +44,8 @@ Json::Value to_config(const Report& report) {
   if (report.weights.size() > 1) {
     for (const double weight : report.weights) config["penstock"]["path_weights"].append(weight);
   }
+  for (const double rate : report.tuned.path_rates)
+    config["penstock"]["path_limits"].append(in_megabytes(rate));
   return config;
 }
 

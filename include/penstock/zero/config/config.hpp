@@ -89,6 +89,13 @@ enum class NonFiniteGradients : std::uint8_t {
 
 [[nodiscard]] std::string_view to_string(NonFiniteGradients policy);
 
+/// `csv_monitor` or `tensorboard`: files in which rank 0 keeps figures of each step.
+struct MonitorConfig {
+  bool enabled = false;
+  std::string output_path = {};               ///< empty: the directory in which the process runs
+  std::string job_name = "DeepSpeedJobName";  ///< a directory in it, which is made
+};
+
 /// The block "penstock": settings for which DeepSpeed has no key.
 struct PenstockConfig {
   ByteCount host_budget;    ///< total of all ranks of the machine; 0: chosen by the plan
@@ -115,6 +122,23 @@ struct PenstockConfig {
   std::vector<std::uint32_t> path_nodes;  ///< NUMA node of each directory; empty: from sysfs
   std::vector<std::uint32_t> rank_nodes;  ///< NUMA node of each rank of the machine; empty: that of
                                           ///< its cores, see MemoryPlan::runtime_options()
+  /// Bytes a second of reads and writes, as measured, one per directory of nvme_path; empty: not known. For reports.
+  std::vector<double> path_limits;
+  /// Bytes that may still be written to the drive of each directory of nvme_path: its maker's rating (TBW) less what
+  /// was written before the run. Ranks that use a directory have equal parts of both. Empty: not known.
+  std::vector<ByteCount> path_endurance;
+  double endurance_warning = 0.9;  ///< part of path_endurance after which Runtime::take_messages() warns
+  /// Part of path_endurance that a run does not exceed: Engine::begin_step() refuses a step that would. None: no limit.
+  std::optional<double> endurance_cap;
+  /// Of the machine's memory, or of what a control group allows, that its ranks leave to others: where less is
+  /// available at the end of a step, they give host memory back, and take it again later, see Runtime::limit_memory().
+  /// 0: they do not look.
+  ByteCount memory_reserve;
+  /// Of Rank::report(): replaced at the end of a step every ten seconds, and when the rank ends; JSON, metrics or
+  /// tables by its extension (.json, .prom, any other). Of several ranks, ".rank" and the number are put before it.
+  std::filesystem::path report_file = {};
+  /// See swap::RuntimeOptions::timeline_file; named as report_file is.
+  std::filesystem::path timeline_file = {};
   /// `durable_directory`, one string or a list: where Engine::commit() keeps the run, and where swap files are then;
   /// empty: the run ends with its process.
   std::vector<std::filesystem::path> durable_directories;
@@ -184,7 +208,9 @@ struct Config {
   float gradient_clipping = 1.0f;                         ///< maximum norm; 0 = off
   float loss_scale = 1.0f;                                ///< static; 0: dynamic; 1 without fp16
   DynamicLossScale dynamic_loss_scale;
-  ByteCount aio_block_size = 4_MiB;  ///< longest request
+  MonitorConfig csv_monitor, tensorboard;
+  bool wall_clock_breakdown = false;  ///< rank 0 logs the times of each step, see Rank::Options::log
+  ByteCount aio_block_size = 4_MiB;   ///< longest request
   /// aio_block_size * aio_queue_depth is the maximum number of bytes in flight on each path. Default: 16 MiB in flight.
   std::uint32_t aio_queue_depth = 4;
   PenstockConfig penstock;

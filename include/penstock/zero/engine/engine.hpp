@@ -46,6 +46,17 @@ struct StepOutcome {
   std::chrono::nanoseconds previous_update{0};
   /// How many of this rank's elements the CPU and the device updated then; see penstock.update_split.
   ElementCount updated_by_cpu, updated_on_device;
+  /// What the trainer's thread took for this step: from the first acquire() of each micro-batch to its first
+  /// gradients(), from there to its last reduce(), and in step(). A device that runs its streams by itself may be
+  /// behind it: what remains of its work is in `gradient_wait`, which is a part of `stepping`.
+  std::chrono::nanoseconds forward{0}, backward{0}, stepping{0};
+};
+/// How long the steps of an engine have taken, together.
+struct StepTimes {
+  std::uint64_t steps = 0;                                        ///< updated or skipped
+  std::chrono::nanoseconds forward{0}, backward{0}, stepping{0};  ///< as in StepOutcome
+  std::chrono::nanoseconds waiting{0};   ///< of these, for parameters, updates, checkpoints and tensors
+  std::chrono::nanoseconds updating{0};  ///< of the CPU or the device, without their waits for tiles
 };
 
 /// The ZeRO-3 engine of one rank: gathers units before they are used, reduces their gradients, and updates the shards
@@ -111,6 +122,7 @@ class Engine {
     /// deadline_exceeded. Longer than all that the trainer enqueues ahead takes. The memory that the device may still
     /// use is then never used again, in any tier, and the destructor does not wait for it.
     TimePoint device_deadline = std::chrono::minutes(30);
+    std::function<void(const StepOutcome&)> after_step = {};  ///< called by step() before it returns
   };
 
   /// Reserves the memory and the disk space of all tensors in the tiers that the plan assigns.
@@ -155,6 +167,8 @@ class Engine {
   Result<void> restore(std::uint64_t step, const StateSource& source);
   /// The number of the last step that updates the parameters, from the end of its step() on; 0 after initialize().
   [[nodiscard]] std::uint64_t completed_steps() const;
+  /// Since create(). Safe from any thread.
+  [[nodiscard]] StepTimes step_times() const;
   /// How many steps have been skipped, with those before resume() and load_checkpoint().
   [[nodiscard]] std::uint64_t skipped_steps() const;
   /// The scale by which the caller multiplies the loss of each micro-batch of the next step; equal on all ranks. Only
@@ -190,7 +204,8 @@ class Engine {
   /// the last one that was.
   ///
   /// Errors: invalid_argument, for zero micro-batches, a learning rate that is negative or not finite, and a unit that
-  /// does not exist, is listed twice or cannot be listed alone;
+  /// does not exist, is listed twice or cannot be listed alone; no_space, naming the drive, when a rank of the run
+  /// would write more than penstock.endurance_cap (gradients() returns it too: commit(), and end the run);
   /// failed_state, once a unit has been passed to gradients() or reduce(), and while a CheckpointLease is held. They
   /// change nothing.
   Result<void> begin_step(const StepOptions& options);

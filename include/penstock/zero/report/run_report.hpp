@@ -40,22 +40,41 @@ struct RunReport {
     /// Requests that were repeated, whole or in parts, after an error or a short transfer.
     std::uint64_t repeated = 0;
     TimePoint latency_99{};  ///< of 99 % of the requests at most
+    TimePoint busy{};        ///< how long at least one request was in flight
     double limit = 0;        ///< this rank's share of the bytes a second that were measured; 0: not known
     ByteCount endurance;     ///< its share of the bytes that the maker lets be written (TBW); 0: not known
     bool operator==(const Drive&) const = default;
   };
 
+  /// What callers have waited for.
+  struct Stall {
+    swap::StallCause cause{};
+    TimePoint time{};
+    bool operator==(const Stall&) const = default;
+  };
+  /// Another machine or setting, and the part of a step's time that it would save.
+  struct Change {
+    std::string what;
+    double saves = 0;
+    bool operator==(const Change&) const = default;
+  };
+
   std::uint32_t rank = 0;
+  std::uint64_t steps = 0;  ///< of the rank's first engine; 0: none, or not known
   TimePoint elapsed{};      ///< the time of the run; 0: not known, so that there are no rates
   TimePoint stalled{};      ///< that callers have waited, see swap::Runtime::stall_time(); a sum over threads
   ByteCount resident_peak;  ///< of this process, all its ranks together; 0: not known
+  std::vector<Stall> stalls;     ///< by cause; without those that did not occur
   std::vector<Memory> memory;    ///< by tier, then purpose; without those that have no bytes
   std::vector<Traffic> traffic;  ///< by purpose; the same
   std::vector<Drive> drives;     ///< in the order of the paths that are used
+  std::vector<Change> changes;   ///< the most helpful first; only of Rank::report()
+  std::string changes_note;      ///< why there are none, or what they rest on
   bool operator==(const RunReport&) const = default;
 };
 
-/// What a runtime does not know. Ranks that share a drive divide its limit and its endurance.
+/// What a runtime does not know. Ranks that share a drive divide its limit and its endurance; these replace those of
+/// its PathOptions.
 struct ReportFacts {
   struct Drive {
     std::filesystem::path directory;  ///< as the path names it
@@ -79,6 +98,9 @@ struct ReportFacts {
 [[nodiscard]] std::string to_prometheus(const RunReport& report);
 
 enum class ReportFormat : std::uint8_t { text, json, prometheus };
+
+/// By the extension of a file: JSON for .json, metrics for .prom, else tables.
+[[nodiscard]] ReportFormat report_format_of(const std::filesystem::path& file);
 
 /// Replaces `file`, so that another program reads the whole report of this time or of the last; after a power cut it
 /// may have neither. What is written first is beside it, with ".new" behind its name. Blocks. One thread at a time

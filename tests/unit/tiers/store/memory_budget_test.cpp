@@ -1,6 +1,9 @@
 #include "tiers/store/memory_budget.hpp"
 
 #include <gtest/gtest.h>
+#include <cstdint>
+#include <utility>
+#include <vector>
 
 namespace penstock::tiers {
 namespace {
@@ -19,6 +22,43 @@ TEST(MemoryBudget, AllocatesAndFreesRanges) {
   EXPECT_EQ(budget.free(), 64_KiB);
   EXPECT_EQ(ledger.line(Tier::host, Purpose::parameter_shard).held, 0_B);
   EXPECT_EQ(ledger.line(Tier::host, Purpose::parameter_shard).peak, 8_KiB);
+}
+
+std::vector<std::pair<std::uint64_t, std::uint64_t>> free_beyond(const MemoryBudget& budget) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+  for (const auto& range : budget.free_beyond()) ranges.emplace_back(range.begin, range.length);
+  return ranges;
+}
+
+TEST(MemoryBudget, AllocatesNothingBeyondItsLimit) {
+  Ledger ledger;
+  MemoryBudget budget(Tier::host, 64_KiB, ledger);
+  using Ranges = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
+  auto low = budget.reserve(8_KiB, Purpose::staging).value();
+  auto across = budget.reserve(16_KiB, Purpose::staging).value();  // 8 to 24 KiB
+  auto high = budget.reserve(8_KiB, Purpose::staging, RangeAllocator::End::high).value();
+
+  budget.limit(16_KiB);
+
+  EXPECT_EQ(budget.free(), 0_B);
+  EXPECT_EQ(free_beyond(budget), (Ranges{{24 << 10, 32 << 10}}));
+  EXPECT_FALSE(budget.reserve(4_KiB, Purpose::staging));
+  high = {};
+  EXPECT_EQ(free_beyond(budget), (Ranges{{24 << 10, 40 << 10}}));
+  EXPECT_FALSE(budget.reserve(4_KiB, Purpose::staging));
+  across = {};
+  EXPECT_EQ(free_beyond(budget), (Ranges{{16 << 10, 48 << 10}}));
+  EXPECT_EQ(budget.free(), 8_KiB);
+  across = budget.reserve(8_KiB, Purpose::staging).value();
+  EXPECT_EQ(across.offset(), 8u << 10);
+
+  budget.limit(32_KiB);
+  EXPECT_EQ(budget.free(), 16_KiB);
+  EXPECT_EQ(free_beyond(budget), (Ranges{{32 << 10, 32 << 10}}));
+  budget.limit(64_KiB);
+  EXPECT_EQ(budget.free(), 48_KiB);
+  EXPECT_TRUE(free_beyond(budget).empty());
+  EXPECT_TRUE(budget.reserve(48_KiB, Purpose::staging));
 }
 
 TEST(MemoryBudget, NamesEveryHolderWhenItIsTooSmall) {

@@ -171,6 +171,24 @@ const Case wrong[] = {
      "zero_optimization.offload_optimizer.nvme_path: offload_param and offload_optimizer name different "
      "directories; "
      "give both the same nvme_path, a list for several directories"},
+    {"OneLimit", [](Config& c) { c.penstock.path_limits = {1e9}; },
+     "penstock.path_limits: wanted one number for each directory of swap files, 2, got 1"},
+    {"OneEndurance", [](Config& c) { c.penstock.path_endurance = {1024_GiB}; },
+     "penstock.path_endurance: wanted one number for each directory of swap files, 2, got 1"},
+    {"CapOfNoEndurance", [](Config& c) { c.penstock.endurance_cap = 0.5; },
+     "penstock.endurance_cap: needs path_endurance, of which it is a part"},
+    {"CapAboveOne",
+     [](Config& c) {
+       c.penstock.path_endurance = {1024_GiB, 1024_GiB};
+       c.penstock.endurance_cap = 1.5;
+     },
+     "penstock.endurance_cap: wanted a number from 0 to 1, got 1.5"},
+    {"WarningThatIsNone", [](Config& c) { c.penstock.endurance_warning = nan; },
+     "penstock.endurance_warning: wanted a number from 0 to 1, got nan"},
+    {"ReportFileWithNul", [](Config& c) { c.penstock.report_file = std::string("a\0b", 3); },
+     "penstock.report_file: wanted the name of a file, got a text with a NUL character"},
+    {"JobNameWithNul", [](Config& c) { c.csv_monitor.job_name = std::string("a\0b", 3); },
+     "csv_monitor.job_name: wanted the name of a file, got a text with a NUL character"},
     {"OneWeight", [](Config& c) { c.penstock.path_weights = {1}; },
      "penstock.path_weights: wanted one number for each directory of swap files, 2, got 1"},
     {"ThreeNodes",

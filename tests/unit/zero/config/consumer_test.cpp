@@ -6,9 +6,11 @@
 
 #include "kit/cluster.hpp"
 #include "kit/print.hpp"
+#include "kit/scratch_directory.hpp"
 #include "tiers/memory/numa.hpp"
 #include "zero/config/schema.hpp"
 #include "zero/engine/step_arithmetic.hpp"
+#include "zero/engine/wear_limit.hpp"
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/flat_residency.hpp"
 
@@ -17,7 +19,10 @@
 
 #include <gtest/gtest.h>
 #include <json/json.h>
+#include <filesystem>
+#include <functional>
 #include <map>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <variant>
@@ -38,8 +43,8 @@ const char* const scenarios[] = {
     R"({"train_batch_size": 8, "bf16": {"enabled": true, "bf16_master_weights_and_grads": true},
         "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": ["/no/a", "/no/b"]}},
         "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1}},
-        "penstock": {"tile_elements": 16384, "path_weights": [1, 2], "path_nodes": [0, 1],
-                     "rank_nodes": [0, 1], "threads": 1}})",
+        "penstock": {"tile_elements": 16384, "path_weights": [1, 2], "path_nodes": [0, 1], "rank_nodes": [0, 1],
+                     "path_limits": [1e9, 2e9], "path_endurance": [1e15, 2e15], "threads": 1}})",
     // The parameters on a disk, the optimizer in host memory, fp16, L2 decay.
     R"({"train_batch_size": 8, "gradient_accumulation_steps": 2, "fp16": {"enabled": true, "loss_scale": 64},
         "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/no/a"},
@@ -78,6 +83,9 @@ const char* const scenarios[] = {
     // Gradients that are not finite, as in DeepSpeed.
     R"({"train_batch_size": 8, "gradient_accumulation_steps": 2, "bf16": {"enabled": true},
         "zero_optimization": {"stage": 2}, "penstock": {"non_finite_gradients": "as_deepspeed"}})",
+    // Monitors.
+    R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
+        "csv_monitor": {"enabled": true}, "tensorboard": {"enabled": true}})",
     // Small flats, of which the device holds some.
     R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "bf16": {"enabled": true},
         "zero_optimization": {"stage": 3, "param_persistence_threshold": 300,
@@ -180,7 +188,8 @@ std::string observe_runtime(const Config& config) {
   text << static_cast<int>(options.pinning) << ' ' << to_string(options.eviction);
   for (const auto& path : options.paths) {
     text << ' ' << path.directory << ' ' << path.weight << ' ' << path.request_max.value() << ' '
-         << path.in_flight_max.value() << ' ' << path.deadline.count() << ' ' << to_string(path.engine);
+         << path.in_flight_max.value() << ' ' << path.deadline.count() << ' ' << to_string(path.engine) << ' '
+         << path.rate_limit << ' ' << path.endurance.value();
   }
   return text.str();
 }
@@ -217,13 +226,19 @@ std::string observe_step(const Config& config) {
 }
 
 /// A rank that trains alone in host memory, with the other settings of `config`.
-Result<std::unique_ptr<Rank>> rank_in_memory(Config config) {
+Result<std::unique_ptr<Rank>> rank_in_memory(Config config, std::function<void(std::string_view)> log = {}) {
   config.offload_param = config.offload_optimizer = {.pin_memory = false};
   config.penstock.path_weights.clear();
   config.penstock.path_nodes.clear();
   config.penstock.rank_nodes.clear();
+  config.penstock.path_limits.clear();
+  config.penstock.path_endurance.clear();
+  config.penstock.endurance_cap.reset();
   config.train_batch_size /= ranks;
-  return Rank::create({.config = std::move(config), .model = test::small_model()});
+  return Rank::create({.config = std::move(config),
+                       .model = test::small_model(),
+                       .hooks = {.memory_limit = [] { return tiers::MemoryLimit{}; }},
+                       .log = std::move(log)});
 }
 
 /// Reduces the gradients of one micro-batch, without begin_step(), and steps.
@@ -282,14 +297,23 @@ std::string observe_limits(const Config& config) {
   return decisions.text;
 }
 
+/// What a drive of which half is written makes of a step.
+std::string observe_wear(const Config& config) {
+  swap::PathReport drive{.weight = 1, .endurance = 1_GiB};
+  drive.counters.bytes_written = 512_MiB;
+  WearLimit wear(config.penstock);
+  return std::to_string(wear.take_warnings({drive}).size()) + wear.end_step({drive}, 0_B).value_or("");
+}
+
 /// The engine's tensors, which of them are sealed in a separate pass, and whether one micro-batch completes a step.
 std::string observe_engine(const Config& config) {
   Config on_one_thread = config;
   on_one_thread.penstock.threads = 1;
+  on_one_thread.csv_monitor = on_one_thread.tensorboard = {};  // which make files
   const auto rank = rank_in_memory(std::move(on_one_thread));
-  if (!rank) return rank.error().message();
+  if (!rank) return observe_wear(config) + rank.error().message();
   std::ostringstream text;
-  text << observe_limits(config);
+  text << observe_limits(config) << observe_wear(config);
   for (const tiers::TensorId id : (*rank)->runtime().tensors()) {
     const tiers::TensorDescription tensor = (*rank)->runtime().describe(id);
     text << tensor.name << ' ' << tensor.size.value() << ' ' << tensor.sealed_in_pass << '\n';
@@ -299,9 +323,27 @@ std::string observe_engine(const Config& config) {
   return text.str();
 }
 
+/// Its threads, what it logs of a step on a machine without memory, and the files that it makes where it runs, without
+/// the digits in their names.
 std::string observe_rank(const Config& config) {
-  const auto rank = rank_in_memory(config);
-  return rank ? std::to_string((*rank)->workers().threads()) : rank.error().message();
+  const penstock::test::ScratchDirectory scratch;
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(scratch.path());
+  std::string text;
+  {
+    const auto rank = rank_in_memory(config, [&](std::string_view) { text += "logs "; });
+    text += rank ? std::to_string((*rank)->workers().threads()) : rank.error().message();
+    if (rank) {
+      (void)step_after_one_micro_batch(**rank);
+      for (const std::string& message : (*rank)->runtime().take_messages()) text += message;
+    }
+  }
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator("."))
+    names.insert(std::regex_replace(entry.path().string(), std::regex("[0-9]+"), "N"));
+  for (const std::string& name : names) text += ' ' + name;
+  std::filesystem::current_path(before);
+  return text;
 }
 
 std::string observe(Consumer consumer, const Config& config) {

@@ -24,25 +24,34 @@ auto members(const DynamicLossScale& dynamic) {
   const auto& [power, window, hysteresis, consecutive, least] = dynamic;
   return std::tie(power, window, hysteresis, consecutive, least);
 }
+auto members(const MonitorConfig& monitor) {
+  const auto& [enabled, path, name] = monitor;
+  return std::tie(enabled, path, name);
+}
 auto members(const PenstockConfig& penstock) {
   const auto& [host, device, tile, in_flight, unit, eviction, release, engine, integrity, format, split,
-               non_finite, reduction, weights, path_nodes, rank_nodes, durable, deadline, threads] = penstock;
+               non_finite, reduction, weights, path_nodes, rank_nodes, limits, endurance, warning, cap,
+               reserve, report, timeline, durable, deadline, threads] = penstock;
   return std::tie(host, device, tile, in_flight, unit, eviction, release, engine, integrity, format, split,
-                  non_finite, reduction, weights, path_nodes, rank_nodes, durable, deadline, threads);
+                  non_finite, reduction, weights, path_nodes, rank_nodes, limits, endurance, warning, cap,
+                  reserve, report, timeline, durable, deadline, threads);
 }
 
 void expect_equal(const Config& left, const Config& right) {
   const auto own_members = [](const Config& config) {
     const auto& [train, micro, steps, stage, dtype, accumulated, overflow, bucket, overlap, ahead, live,
                  small, all_small, reuse, param, optimizer_offload, in_cpu, cpu_ratio, optimizer, scheduler,
-                 op, clipping, scale, dynamic_scale, block, depth, penstock, notes] = config;
+                 op, clipping, scale, dynamic_scale, csv, board, breakdown, block, depth, penstock, notes] =
+        config;
     return std::tie(train, micro, steps, stage, dtype, accumulated, overflow, bucket, overlap, ahead, live,
-                    small, all_small, reuse, in_cpu, cpu_ratio, op, clipping, scale, block, depth);
+                    small, all_small, reuse, in_cpu, cpu_ratio, op, clipping, scale, breakdown, block, depth);
   };
   EXPECT_TRUE(own_members(left) == own_members(right));
   EXPECT_TRUE(members(left.offload_param) == members(right.offload_param));
   EXPECT_TRUE(members(left.offload_optimizer) == members(right.offload_optimizer));
   EXPECT_TRUE(members(left.optimizer) == members(right.optimizer));
+  EXPECT_TRUE(members(left.csv_monitor) == members(right.csv_monitor));
+  EXPECT_TRUE(members(left.tensorboard) == members(right.tensorboard));
   EXPECT_TRUE(members(left.penstock) == members(right.penstock));
   EXPECT_TRUE(members(left.dynamic_loss_scale) == members(right.dynamic_loss_scale));
   EXPECT_EQ(left.scheduler.index(), right.scheduler.index());

@@ -24,9 +24,12 @@ namespace fs = std::filesystem;
 
 RunReport example() {
   return {.rank = 3,
+          .steps = 20,
           .elapsed = std::chrono::seconds(100),
           .stalled = std::chrono::milliseconds(12'500),
           .resident_peak = 3_GiB,
+          .stalls = {{swap::StallCause::parameters, std::chrono::seconds(2)},
+                     {swap::StallCause::update, std::chrono::milliseconds(10'500)}},
           .memory = {{Tier::device, Purpose::gathered_flat, 1_GiB, 1000_MiB, 0_B},
                      {Tier::host, Purpose::staging, {}, 256_MiB, 128_MiB}},
           .traffic = {{Purpose::optimizer_tile, 20_GiB, 20_GiB, 16_GiB, {}}},
@@ -37,9 +40,12 @@ RunReport example() {
                       .requests = 40'000,
                       .repeated = 2,
                       .latency_99 = std::chrono::microseconds(1500),
+                      .busy = std::chrono::seconds(80),
                       .limit = 400e6,
                       .endurance = ByteCount(600'000'000'000'000)},
-                     {.directory = "/mnt/nvme1", .engine = "threads"}}};
+                     {.directory = "/mnt/nvme1", .engine = "threads"}},
+          .changes = {{"disks twice as fast", 0.25}, {"25 % more host budget", 0.05}},
+          .changes_note = "a step takes 5 s as simulated, and has taken 4.9 s"};
 }
 
 std::string contents(const fs::path& file) {
@@ -48,38 +54,63 @@ std::string contents(const fs::path& file) {
 }
 
 TEST(RunReport, IsATableForPeople) {
-  // 30 GB in 100 s are 75 % of 400 MB/s; 10 GB in 100 s are 8.64 TB a day, of 600 TB.
-  EXPECT_EQ(to_text(example()),
-            "rank 3, 100 s, callers waited 12 s (12 %), peak of the process 3.0 GiB\n"
-            "\n"
-            "memory                  predicted        peak        now\n"
-            "device, gathered flats    1.0 GiB  1000.0 MiB        0 B\n"
-            "host, staging                   -   256.0 MiB  128.0 MiB\n"
-            "\n"
-            "disk traffic         read  predicted   written  predicted\n"
-            "optimizer tiles  20.0 GiB   20.0 GiB  16.0 GiB          -\n"
-            "\n"
-            "drive         engine      read  written  of its limit  requests  repeated  99 % within  "
-            "endurance lasts\n"
-            "/mnt/nvme0  io_uring  18.6 GiB  9.3 GiB          75 %     40000         2      1.50 ms          "
-            "69 days\n"
-            "/mnt/nvme1   threads       0 B      0 B             -         0         0      0.00 ms          "
-            "      -\n");
+  // 30 GB in 100 s are 75 % of 400 MB/s; 10 GB in 100 s are 8.64 TB a day, of the 599.99 TB that are left.
+  EXPECT_EQ(
+      to_text(example()),
+      "rank 3, 20 steps, 100 s, callers waited 12 s (12 %), peak of the process 3.0 GiB\n"
+      "\n"
+      "callers waited for    time  of the run\n"
+      "parameters          2.00 s      2.00 %\n"
+      "update                10 s        10 %\n"
+      "\n"
+      "memory                  predicted        peak        now\n"
+      "device, gathered flats    1.0 GiB  1000.0 MiB        0 B\n"
+      "host, staging                   -   256.0 MiB  128.0 MiB\n"
+      "\n"
+      "disk traffic         read  predicted   written  predicted\n"
+      "optimizer tiles  20.0 GiB   20.0 GiB  16.0 GiB          -\n"
+      "\n"
+      "drive         engine      read  written    busy  of its limit  requests  repeated  99 % within  "
+      "endurance left    lasts\n"
+      "/mnt/nvme0  io_uring  18.6 GiB  9.3 GiB    80 %          75 %     40000         2      1.50 ms       "
+      "545.7 TiB  69 days\n"
+      "/mnt/nvme1   threads       0 B      0 B  0.00 %             -         0         0      0.00 ms       "
+      "        -        -\n"
+      "\n"
+      "would help most: disks twice as fast (25 % less time), then 25 % more host budget (5.00 % less time); "
+      "a step takes 5 s as simulated, and has taken 4.9 s\n");
 }
 
 TEST(RunReport, HasNoRatesWhereTheTimeIsNotKnown) {
   RunReport report = example();
   report.elapsed = {};
+  report.steps = 0;
+  report.stalls.resize(1);
   report.memory.clear();
   report.traffic.clear();
   report.drives.resize(1);
-  EXPECT_EQ(to_text(report),
-            "rank 3, callers waited 12 s, peak of the process 3.0 GiB\n"
-            "\n"
-            "drive         engine      read  written  of its limit  requests  repeated  99 % within  "
-            "endurance lasts\n"
-            "/mnt/nvme0  io_uring  18.6 GiB  9.3 GiB             -     40000         2      1.50 ms          "
-            "      -\n");
+  report.changes.clear();
+  report.changes_note = "no step has ended";
+  EXPECT_EQ(
+      to_text(report),
+      "rank 3, callers waited 12 s, peak of the process 3.0 GiB\n"
+      "\n"
+      "callers waited for    time  of the run\n"
+      "parameters          2.00 s           -\n"
+      "\n"
+      "drive         engine      read  written  busy  of its limit  requests  repeated  99 % within  "
+      "endurance left  lasts\n"
+      "/mnt/nvme0  io_uring  18.6 GiB  9.3 GiB     -             -     40000         2      1.50 ms       "
+      "545.7 TiB      -\n"
+      "\n"
+      "what would help: no step has ended\n");
+}
+
+TEST(RunReport, HasNothingLeftOfAnEnduranceThatIsExceeded) {
+  RunReport report = example();
+  report.drives.resize(1);
+  report.drives[0].endurance = report.drives[0].written - 1_B;
+  EXPECT_NE(to_text(report).find("  0 B  0.00 days"), std::string::npos) << to_text(report);
 }
 
 TEST(RunReport, IsJson) {
@@ -88,7 +119,15 @@ TEST(RunReport, IsJson) {
 
   EXPECT_EQ(json["rank"], 3);
   EXPECT_EQ(json["elapsed"].asDouble(), 100);
+  EXPECT_EQ(json["steps"], 20);
   EXPECT_EQ(json["stalled"].asDouble(), 12.5);
+  ASSERT_EQ(json["stalls"].size(), 2u);
+  EXPECT_EQ(json["stalls"][1]["cause"], "update");
+  EXPECT_EQ(json["stalls"][1]["time"].asDouble(), 10.5);
+  EXPECT_EQ(json["changes"][0]["what"], "disks twice as fast");
+  EXPECT_EQ(json["changes"][0]["saves"].asDouble(), 0.25);
+  EXPECT_EQ(json["changes_note"], "a step takes 5 s as simulated, and has taken 4.9 s");
+  EXPECT_EQ(json["drives"][0]["busy"].asDouble(), 80);
   EXPECT_EQ(json["resident_peak"].asUInt64(), std::uint64_t{3} << 30);
   ASSERT_EQ(json["memory"].size(), 2u);
   EXPECT_EQ(json["memory"][0]["tier"], "device");

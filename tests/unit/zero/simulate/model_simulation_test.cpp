@@ -96,6 +96,31 @@ TEST(PlannedStep, TakesWhatTheMachineNeeds) {
   EXPECT_NEAR(phases().first, 5 + 10, 1e-9);
 }
 
+TEST(ModelSimulation, OfManyMicroBatchesIsThatOfAllOfThem) {
+  const Planned made = planned(1);
+  // Arithmetic and disk take about as long.
+  Machine node{.costs = {.disk = {.read = 3e9, .write = 3e9, .mixed = 3e9}}, .update = 2e9};
+  node.device.flops = 2e12;
+  const auto steady = [&](std::uint32_t micro_batches) {
+    const TrainingRun run{.ranks = 2, .ranks_per_node = 2, .micro_batches = micro_batches, .tokens = 1000};
+    const auto simulated = simulate_model(made.config, made.model, node, run, 4).value();
+    return simulated.simulation.steady;
+  };
+  const auto sixteen = steady(16), forty = steady(40);
+  // As if the step had been replayed: forty micro-batches in the trace, of which none is left out.
+  const Planned whole = planned(40);
+  const TrainingRun run{.ranks = 2, .ranks_per_node = 2, .micro_batches = 40, .tokens = 1000};
+  const Machine share = share_of(node, made.model, whole.step.trace, run).value();
+  const auto replayed = simulate_steps(whole.step.trace, share, whole.step.options).value().steady;
+
+  EXPECT_GT(forty.seconds, sixteen.seconds * 2);
+  EXPECT_NEAR(forty.seconds / replayed.seconds, 1, 0.01);
+  EXPECT_NEAR(static_cast<double>(forty.total().value()) / static_cast<double>(replayed.total().value()), 1,
+              0.01);
+  EXPECT_NEAR(forty.seconds,
+              forty.used + forty.waited_for_loads + forty.waited_for_room + forty.waited_for_update, 1e-9);
+}
+
 TEST(ModelSimulation, SaysWhichConfigurationsAndMachinesHelp) {
   const Planned made = planned(1);
   const TrainingRun run{.ranks = 2, .ranks_per_node = 2, .tokens = 100};

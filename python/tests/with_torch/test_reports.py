@@ -1,0 +1,134 @@
+"""Reports, monitors and timelines of penstock.torch.shard, as the tools for which they are made read them."""
+
+import csv
+import json
+import pathlib
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import penstock  # noqa: E402
+import penstock.torch  # noqa: E402
+
+lr, steps, batch = 0.25, 3, 4
+
+
+def train(model, losses=lambda model, loss, step: None):
+    for step in range(1, steps + 1):
+        loss = model(torch.ones(batch, 16)).square().mean()
+        model.backward(loss)
+        assert model.step()
+        losses(model, loss.item(), step)
+
+
+def shard(directory, **more):
+    offload = {"device": "nvme", "nvme_path": str(directory)}
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(3)])
+    return penstock.torch.shard(module, {
+        "train_micro_batch_size_per_gpu": batch, "optimizer": {"type": "AdamW", "params": {"lr": lr}},
+        "zero_optimization": {"stage": 3, "offload_param": offload, "offload_optimizer": offload}, **more})
+
+
+def test_tensorboards_reader_reads_the_events(directory, tmp_path):
+    tensorboard = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    model = shard(directory, tensorboard={"enabled": True, "output_path": str(tmp_path), "job_name": "job"})
+    told = []
+
+    def tell(model, loss, step):
+        told.append(loss)
+        model.write_events([("Train/Samples/train_loss", loss, step * batch)])
+    train(model, tell)
+    read = tensorboard.EventAccumulator(str(tmp_path / "job"))
+    read.Reload()
+    rates = read.Scalars("Train/Samples/lr")
+    assert [(one.step, one.value) for one in rates] == [(step * batch, lr) for step in range(1, steps + 1)]
+    assert [one.value for one in read.Scalars("Train/Samples/train_loss")] == pytest.approx(told, rel=1e-6)
+    assert sum(one.value for one in read.Scalars("Penstock/written_bytes")) > 0
+    assert rates[0].wall_time > 1.7e9 and "Train/Samples/loss_scale" not in read.Tags()["scalars"]
+    model.close()
+
+
+def test_a_changed_byte_is_seen_by_tensorboards_reader(directory, tmp_path):
+    """So that what the reader accepts has the right checksums."""
+    tensorboard = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
+    errors = pytest.importorskip("tensorboard.compat.tensorflow_stub.errors")
+    model = shard(directory, tensorboard={"enabled": True, "output_path": str(tmp_path)})
+    train(model)
+    model.close()
+    file, = (tmp_path / "DeepSpeedJobName").iterdir()
+    events = list(tensorboard.RawEventFileLoader(str(file)).Load())
+    assert len(events) == 1 + steps * 6
+    written = bytearray(file.read_bytes())
+    written[len(written) // 2] ^= 1
+    file.write_bytes(written)
+    try:
+        assert len(list(tensorboard.RawEventFileLoader(str(file)).Load())) < len(events)
+    except errors.DataLossError:
+        pass
+
+
+def test_csv_files_are_those_of_deepspeed(directory, tmp_path, capfd):
+    model = shard(directory, csv_monitor={"enabled": True, "output_path": str(tmp_path), "job_name": "job"},
+                  wall_clock_breakdown=True)
+    train(model)
+    model.close()
+    with open(tmp_path / "job" / "Train_Samples_lr.csv", newline="", encoding="utf-8") as file:
+        assert list(csv.reader(file)) == [["step", "lr"]] + [[str(step * batch), str(lr)] for step in range(1, steps + 1)]
+    timers = {path.stem for path in (tmp_path / "job").glob("Train_Samples_elapsed_time_ms_*.csv")}
+    assert {name.removeprefix("Train_Samples_elapsed_time_ms_") for name in timers} == {
+        "forward", "backward", "backward_inner", "backward_allreduce", "step"}
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("time (ms) | fwd: ")]
+    assert len(lines) == steps and all(line.count(" | ") == 5 for line in lines)
+
+
+def test_events_of_the_trainer_are_checked(directory, tmp_path):
+    model = shard(directory, csv_monitor={"enabled": True, "output_path": str(tmp_path)})
+    for wrong in ([("", 1.0, 1)], [("a\nb", 1.0, 1)]):
+        with pytest.raises(penstock.InvalidArgument):
+            model.write_events(wrong)
+    for wrong in ([("a", 1.0)], [("a", 1.0, -1)], [(3, 1.0, 1)]):
+        with pytest.raises((TypeError, ValueError)):
+            model.write_events(wrong)
+    assert not list((tmp_path / "DeepSpeedJobName").iterdir())
+    model.close()
+
+
+def test_a_report_has_waits_limits_and_what_would_help(directory, tmp_path):
+    model = shard(directory, penstock={"path_weights": [1], "path_limits": [3e9], "path_endurance": [600e12],
+                                       "report_file": str(tmp_path / "report.json"),
+                                       "timeline_file": str(tmp_path / "timeline.json")})
+    train(model)
+    report = json.loads(model.report_text("json", with_changes=True))
+    drive, = report["drives"]
+    assert report["steps"] == steps and report["elapsed"] > 0 and drive["limit"] == 3e9 and drive["endurance"] == 600 * 10**12
+    assert sum(one["time"] for one in report["stalls"]) == pytest.approx(report["stalled"], abs=1e-6)
+    assert "a step takes" in report["changes_note"]
+    assert json.loads(model.report_text("json"))["changes_note"] == ""
+    model.save_report(tmp_path / "own.prom", "prometheus")
+    assert f'penstock_steps_total{{rank="0"}} {steps}\n' in (tmp_path / "own.prom").read_text()
+    model.close()
+    with pytest.raises(penstock.FailedState):
+        model.save_report(tmp_path / "own.prom")
+    assert json.loads((tmp_path / "report.json").read_text())["steps"] == steps
+    tracks = {event["cat"] for event in json.loads((tmp_path / "timeline.json").read_text()) if event["ph"] == "X"}
+    assert {"gathers", "reductions", "updates by the CPU", "writes of path 0"} <= tracks
+
+
+def test_a_run_ends_at_its_cap_and_its_values_stay(directory):
+    model = shard(directory, penstock={"path_weights": [1], "path_endurance": [1 << 20], "endurance_cap": 0.5})
+    with pytest.raises(penstock.NoSpace, match="endurance_cap"):
+        for _ in range(100):
+            train(model)
+    assert model.completed_steps > steps
+    with model.gathered() as module:
+        assert all(parameter.isfinite().all() for parameter in module.parameters())
+    model.close()
+
+
+def test_a_monitor_that_cannot_be_made_is_an_error(directory, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(penstock.Error, match="csv_monitor"):
+        shard(directory, csv_monitor={"enabled": True, "output_path": str(tmp_path / "file")})
+    assert pathlib.Path(tmp_path / "file").read_text() == ""

@@ -1,0 +1,128 @@
+#include "swap/timeline.hpp"
+
+#include "base/utf8.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+namespace penstock::swap {
+
+namespace {
+
+constexpr std::size_t much = 64 << 10;
+
+std::string json_string(std::string_view text) {
+  std::string json = "\"";
+  for (const char c : to_utf8(text)) {
+    if (c == '"' || c == '\\') json += '\\';
+    if (static_cast<unsigned char>(c) >= 0x20) {
+      json += c;
+    } else {
+      std::array<char, 8> code{};
+      std::snprintf(code.data(), code.size(), "\\u%04x", static_cast<unsigned>(c));
+      json += code.data();
+    }
+  }
+  return json + '"';
+}
+
+std::string microseconds(TimePoint time) {
+  std::array<char, 32> digits{};
+  std::snprintf(digits.data(), digits.size(), "%.3f",
+                std::chrono::duration<double, std::micro>(time).count());
+  return digits.data();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Timeline>> Timeline::create(const std::filesystem::path& file, ByteCount size_max) {
+  errno = 0;
+  File opened(std::fopen(file.c_str(), "we"));
+  if (opened == nullptr)
+    return Error::from_errno("Runtime::create", errno).object(file.string()).note("it is timeline_file");
+  return std::unique_ptr<Timeline>(new Timeline(file, std::move(opened), size_max));
+}
+
+Timeline::~Timeline() {
+  if (!ended_) write(std::exchange(pending_, {}) + "\n]\n");
+}
+
+std::uint32_t Timeline::row_of(std::string_view track, TimePoint begin, TimePoint end) {
+  auto found = rows_.find(track);
+  if (found == rows_.end()) found = rows_.emplace(std::string(track), std::vector<Row>()).first;
+  std::vector<Row>& rows = found->second;
+  const auto free = std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return row.end <= begin; });
+  if (free != rows.end()) {
+    free->end = end;
+    return free->number;
+  }
+  rows.push_back({row_count_++, end});
+  std::string name(track);
+  if (rows.size() > 1) name += ' ' + std::to_string(rows.size());
+  append("{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": 0, \"tid\": " +
+         std::to_string(rows.back().number) + ", \"args\": {\"name\": " + json_string(name) + "}}");
+  return rows.back().number;
+}
+
+void Timeline::append(const std::string& event) {
+  pending_ += size_ == 0 ? "\n" : ",\n";
+  pending_ += event;
+  size_ += event.size() + 2;
+}
+
+void Timeline::add(std::string_view track, std::string_view name, TimePoint begin, ByteCount bytes) {
+  const TimePoint end = Clock::steady().now();
+  const std::lock_guard lock(mutex_);
+  if (ended_) return;
+  std::string event = "{\"name\": " + json_string(name) + ", \"cat\": " + json_string(track) +
+                      ", \"ph\": \"X\", \"ts\": " + microseconds(begin) +
+                      ", \"dur\": " + microseconds(end - begin) +
+                      ", \"pid\": 0, \"tid\": " + std::to_string(row_of(track, begin, end));
+  if (!bytes.is_zero()) event += ", \"args\": {\"bytes\": " + std::to_string(bytes.value()) + "}";
+  append(event + "}");
+  if (size_ < size_max_) return;
+  ended_ = true;
+  message_ = path_.string() + ": the timeline has ended, because it has " + to_string(ByteCount(size_)) +
+             "; the run goes on";
+  pending_ += "\n]\n";
+}
+
+void Timeline::flush() {
+  const std::lock_guard file_lock(file_mutex_);
+  if (file_ == nullptr) return;
+  const TimePoint now = Clock::steady().now();
+  std::string text;
+  {
+    const std::lock_guard lock(mutex_);
+    if (pending_.empty() || (pending_.size() < much && now - written_at_ < std::chrono::seconds(1))) return;
+    text = std::exchange(pending_, {});
+  }
+  written_at_ = now;
+  write(text);
+}
+
+void Timeline::write(const std::string& text) {
+  if (file_ == nullptr) return;
+  errno = 0;
+  const bool is_written =
+      std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() && std::fflush(file_.get()) == 0;
+  if (is_written) return;
+  const std::string reason = std::strerror(errno);
+  file_.reset();
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  message_ = path_.string() + ": the timeline has ended, because it cannot be written (" + reason +
+             "); the run goes on";
+}
+
+std::string Timeline::take_message() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(message_, {});
+}
+
+}  // namespace penstock::swap

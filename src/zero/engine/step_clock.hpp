@@ -1,0 +1,63 @@
+#pragma once
+
+#include "swap/timeline.hpp"
+
+#include <penstock/base/time.hpp>
+#include <penstock/zero/engine/engine.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <utility>
+
+namespace penstock::zero {
+
+/// Takes the time of the trainer's thread in a step: from the first acquire() of a micro-batch to its first gradients()
+/// is forward, from there to its last reduce() backward. A trainer that takes all micro-batches through a unit before
+/// the next one has one forward and one backward.
+///
+/// Used by the trainer's thread, but for times().
+class StepClock {
+ public:
+  /// `waited`: how long the thread has waited so far. A timeline, which outlives it, gets the parts of steps; null:
+  /// none does.
+  explicit StepClock(std::function<TimePoint()> waited, swap::Timeline* timeline = nullptr)
+      : waited_(std::move(waited)), timeline_(timeline) {}
+
+  void acquire() {
+    if (phase_ == Phase::between) enter(Phase::forward);
+  }
+  void gradients() {
+    if (phase_ != Phase::backward) enter(Phase::backward);
+  }
+  /// `units`: of a micro-batch.
+  void reduced(std::size_t units) {
+    if (++reduced_ % units == 0) enter(Phase::between);
+  }
+  void begin_stepping() { enter(Phase::stepping); }
+  /// Ends the step, and sets the times of its outcome.
+  void end(StepOutcome& outcome);
+  /// The call of step() has returned an error: the time until it is repeated is none of the step.
+  void interrupt() { enter(Phase::between); }
+  /// The step is abandoned.
+  void abandon();
+
+  /// Without StepTimes::updating. Safe from any thread.
+  [[nodiscard]] StepTimes times() const;
+
+ private:
+  enum class Phase : std::uint8_t { between, forward, backward, stepping };
+  void enter(Phase phase);
+
+  const std::function<TimePoint()> waited_;
+  swap::Timeline* const timeline_;
+  Phase phase_ = Phase::between;
+  TimePoint since_{}, waited_before_{};  // of the phase
+  std::size_t reduced_ = 0;
+  TimePoint forward_{}, backward_{}, stepping_{}, waiting_{};  // of the step in progress
+  mutable std::mutex mutex_;
+  StepTimes all_;  // with the lock
+};
+
+}  // namespace penstock::zero

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <penstock/zero/config/config.hpp>
+#include <penstock/zero/engine/engine.hpp>
+#include <penstock/zero/launch/rank_identity.hpp>
+#include <penstock/zero/layout/memory_plan.hpp>
+#include <penstock/zero/layout/model_layout.hpp>
+#include <penstock/zero/report/run_report.hpp>
+
+namespace penstock::zero {
+
+/// Sets RunReport::changes and changes_note of a rank: a step is simulated (src/zero/simulate) on a machine with the
+/// rates that the run has had, and again with each change. What the trainer's thread did not wait for parameters,
+/// updates, checkpoints or tensors is its arithmetic. The rate of the drives is their configured limit, else that at
+/// which they have moved bytes while they were busy.
+void add_changes(RunReport& report, const Config& config, const ModelLayout& model, const MemoryPlan& plan,
+                 const RankIdentity& identity, const StepTimes& times);
+
+}  // namespace penstock::zero

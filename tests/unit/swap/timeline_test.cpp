@@ -1,0 +1,176 @@
+#include "swap/timeline.hpp"
+
+#include "kit/scratch_directory.hpp"
+
+#include <penstock/swap/runtime.hpp>
+
+#include <gtest/gtest.h>
+#include <json/json.h>
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace penstock::swap {
+namespace {
+
+using penstock::test::ScratchDirectory;
+using std::chrono::microseconds;
+
+std::string contents(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+Json::Value parse(const std::string& text) {
+  std::istringstream stream(text);
+  Json::Value json;
+  stream >> json;
+  return json;
+}
+
+struct Event {
+  std::string name;
+  double begin, end;  // microseconds
+};
+/// By the name of their row.
+std::map<std::string, std::vector<Event>> rows_of(const Json::Value& events) {
+  std::map<int, std::string> names;
+  std::map<std::string, std::vector<Event>> rows;
+  for (const Json::Value& event : events) {
+    if (event["ph"] == "M") names[event["tid"].asInt()] = event["args"]["name"].asString();
+  }
+  for (const Json::Value& event : events) {
+    if (event["ph"] != "X") continue;
+    const double begin = event["ts"].asDouble();
+    rows[names.at(event["tid"].asInt())].push_back(
+        {event["name"].asString(), begin, begin + event["dur"].asDouble()});
+  }
+  return rows;
+}
+
+TEST(Timeline, HasARowForEachOfATrackThatOverlap) {
+  const ScratchDirectory scratch;
+  const auto file = scratch.path() / "timeline.json";
+  {
+    const auto timeline = Timeline::create(file).value();
+    const TimePoint first = Clock::steady().now();
+    timeline->add("reads of path 0", "block 1", first, 3_MiB);
+    timeline->add("reads of path 0", "block 2", first);
+    timeline->add("waits", "loads", first);
+    timeline->add("reads of path 0", "block 3", Clock::steady().now());
+  }
+
+  const Json::Value events = parse(contents(file));
+  const auto rows = rows_of(events);
+
+  ASSERT_EQ(rows.size(), 3u);
+  ASSERT_EQ(rows.at("reads of path 0").size(), 2u);
+  EXPECT_EQ(rows.at("reads of path 0")[0].name, "block 1");
+  EXPECT_EQ(rows.at("reads of path 0")[1].name, "block 3");
+  EXPECT_EQ(rows.at("reads of path 0 2")[0].name, "block 2");
+  EXPECT_EQ(rows.at("waits")[0].name, "loads");
+  EXPECT_EQ(events[1]["args"]["bytes"].asUInt64(), 3u << 20);
+}
+
+TEST(Timeline, IsJsonWhateverTheNamesAre) {
+  const ScratchDirectory scratch;
+  const auto file = scratch.path() / "timeline.json";
+  Timeline::create(file).value()->add("a\"b", std::string("\\ \n \xff \xc3\xa4 \0", 10), {});
+
+  const auto rows = rows_of(parse(contents(file)));
+
+  EXPECT_EQ(rows.at("a\"b").at(0).name, std::string("\\ \n \xEF\xBF\xBD \xc3\xa4 \0", 12));
+}
+
+TEST(Timeline, IsReadableUntilWhereTheProcessWasKilled) {
+  const ScratchDirectory scratch;
+  const auto file = scratch.path() / "timeline.json";
+  const auto timeline = Timeline::create(file).value();
+  for (int i = 0; i < 2000; ++i) timeline->add("waits", "loads", Clock::steady().now());
+
+  timeline->flush();
+
+  EXPECT_EQ(rows_of(parse(contents(file) + "]")).at("waits").size(), 2000u);
+}
+
+TEST(Timeline, EndsWhenItIsFull) {
+  const ScratchDirectory scratch;
+  const auto file = scratch.path() / "timeline.json";
+  const auto timeline = Timeline::create(file, 1_MiB).value();
+  const std::string name(128 << 10, 'x');
+
+  for (int i = 0; i < 20; ++i) {
+    timeline->add("waits", name, Clock::steady().now());
+    timeline->flush();
+  }
+
+  EXPECT_NE(timeline->take_message().find("has 1.0 MiB"), std::string::npos);
+  EXPECT_EQ(timeline->take_message(), "");
+  const std::uintmax_t size = std::filesystem::file_size(file);
+  EXPECT_GE(size, 1u << 20);
+  EXPECT_LT(size, (1u << 20) + 2 * name.size());
+  EXPECT_EQ(rows_of(parse(contents(file))).at("waits").size(), 8u);
+}
+
+TEST(Timeline, EndsWhenItCannotBeWritten) {
+  const auto timeline = Timeline::create("/dev/full").value();
+  for (int i = 0; i < 2000; ++i) timeline->add("waits", "loads", {});
+
+  timeline->flush();
+
+  const std::string message = timeline->take_message();
+  EXPECT_NE(message.find("/dev/full"), std::string::npos);
+  EXPECT_NE(message.find("No space left"), std::string::npos) << message;
+  timeline->add("waits", "loads", {});
+  timeline->flush();
+  EXPECT_EQ(timeline->take_message(), "");
+}
+
+TEST(Timeline, OfARuntimeHasItsReadsWritesAndWaits) {
+  const ScratchDirectory scratch;
+  const auto file = scratch.path() / "timeline.json";
+  {
+    const auto runtime = Runtime::create({.host_budget = 64_KiB,
+                                          .paths = {{.directory = scratch.path(), .capacity = 1_MiB}},
+                                          .timeline_file = file})
+                             .value();
+    std::vector<tiers::TensorId> tensors;
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      tensors.push_back(runtime
+                            ->add({.name = "tensor " + std::to_string(i), .key = {.unit = i}, .size = 64_KiB},
+                                  /*on_disk=*/true)
+                            .value());
+      runtime->acquire(tensors[i], Access::overwrite).value().end();
+    }
+    runtime->acquire(tensors[0], Access::read).value().end();
+    EXPECT_GT(runtime->stall_time(StallCause::loads), TimePoint());
+    EXPECT_EQ(runtime->stall_time(StallCause::loads), runtime->stall_time());
+  }
+
+  const auto rows = rows_of(parse(contents(file)));
+
+  ASSERT_EQ(rows.at("writes of path 0").size(), 2u);
+  EXPECT_EQ(rows.at("writes of path 0")[0].name, "tensor 0");
+  ASSERT_EQ(rows.at("reads of path 0").size(), 1u);
+  EXPECT_EQ(rows.at("reads of path 0")[0].name, "tensor 0");
+  EXPECT_EQ(rows.at("waits")[0].name, "loads");
+}
+
+TEST(Timeline, ThatCannotBeBegunIsAnErrorOfTheRuntime) {
+  const ScratchDirectory scratch;
+  const auto runtime =
+      Runtime::create({.host_budget = 64_KiB, .timeline_file = scratch.path() / "none" / "timeline.json"});
+
+  ASSERT_FALSE(runtime);
+  EXPECT_EQ(runtime.error().code(), ErrorCode::not_found);
+  EXPECT_NE(runtime.error().message().find("timeline_file"), std::string::npos) << runtime.error().message();
+}
+
+}  // namespace
+}  // namespace penstock::swap

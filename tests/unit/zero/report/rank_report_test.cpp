@@ -1,0 +1,343 @@
+#include "kit/scratch_directory.hpp"
+
+#include <penstock/zero/comm/in_process_group.hpp>
+#include <penstock/zero/rank.hpp>
+
+#include <gtest/gtest.h>
+#include <json/json.h>
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <numeric>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace penstock::zero {
+namespace {
+
+using penstock::test::ScratchDirectory;
+
+/// A rank whose states are on disk.
+Rank::Options options(const ScratchDirectory& scratch) {
+  Rank::Options options;
+  for (const char* name : {"first", "second"})
+    options.model.units.push_back({.name = name, .parameters = {{"weight", ElementCount(40'000), 0}}});
+  std::filesystem::create_directory(scratch.path() / "swap");
+  options.config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {scratch.path() / "swap"}};
+  options.config.penstock.tile_elements = ElementCount(16'384);
+  options.config.penstock.path_weights = {1};
+  return options;
+}
+
+std::unique_ptr<Rank> initialized(Rank::Options options) {
+  auto rank = Rank::create(std::move(options)).value();
+  rank->engine().initialize([](ParameterId, std::uint64_t, std::span<float>) {}).value();
+  return rank;
+}
+
+Result<StepOutcome> step(Rank& rank) {
+  Engine& engine = rank.engine();
+  PENSTOCK_TRY_ASSIGN(auto stream, rank.device().create_stream());
+  PENSTOCK_TRY(engine.begin_step({}));
+  for (std::uint32_t unit = 0; unit < 2; ++unit) engine.acquire(unit, *stream).value().end();
+  for (std::uint32_t unit = 2; unit-- > 0;) {
+    PENSTOCK_TRY_ASSIGN(auto gradients, engine.gradients(unit, *stream));
+    for (const GradientSlot& slot : gradients.slots())
+      PENSTOCK_TRY(rank.device().fill_zero(stream->handle(), slot.tensor.bytes));
+    PENSTOCK_TRY(engine.reduce(std::move(gradients), *stream));
+  }
+  return engine.step();
+}
+
+std::string contents(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+Json::Value parse(const std::string& text) {
+  std::istringstream stream(text);
+  Json::Value json;
+  stream >> json;
+  return json;
+}
+
+TEST(RankReport, SaysWhatItsCallsWaitedForAndWhatWouldHelp) {
+  const ScratchDirectory scratch;
+  const auto rank = initialized(options(scratch));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(step(*rank));
+  ASSERT_TRUE(rank->engine().finish_update());
+
+  const RunReport report = rank->report();
+
+  EXPECT_EQ(report.steps, 3u);
+  const StepTimes times = rank->engine().step_times();
+  EXPECT_EQ(times.steps, 3u);
+  EXPECT_LT(times.waiting, times.forward + times.backward + times.stepping);
+  EXPECT_GT(times.updating, TimePoint());
+  EXPECT_GT(report.elapsed, TimePoint());
+  EXPECT_EQ(std::accumulate(report.stalls.begin(), report.stalls.end(), TimePoint(),
+                            [](TimePoint sum, const auto& stall) { return sum + stall.time; }),
+            report.stalled);
+  EXPECT_NE(report.changes_note.find("a step takes"), std::string::npos) << report.changes_note;
+  for (const RunReport::Change& change : report.changes) {
+    EXPECT_GT(change.saves, 0);
+    EXPECT_LT(change.saves, 1);
+  }
+  EXPECT_TRUE(std::is_sorted(report.changes.begin(), report.changes.end(),
+                             [](const auto& a, const auto& b) { return a.saves > b.saves; }));
+  EXPECT_EQ(rank->report(/*with_changes=*/false).changes_note, "");
+  ASSERT_EQ(report.drives.size(), 1u);
+  EXPECT_GT(report.drives[0].busy, TimePoint());
+  EXPECT_LT(report.drives[0].busy, report.elapsed);
+}
+
+TEST(RankReport, SaysWhyNoChangeIsSimulated) {
+  const ScratchDirectory scratch;
+  EXPECT_EQ(initialized(options(scratch))->report().changes_note, "no step has ended");
+}
+
+TEST(RankReport, HasTheLimitsAndTheEnduranceOfTheConfiguration) {
+  const ScratchDirectory scratch;
+  Rank::Options limited = options(scratch);
+  limited.config.penstock.path_limits = {3e9};
+  limited.config.penstock.path_endurance = {ByteCount(600'000'000'000'000)};
+  limited.identity = {.local_ranks = 1};
+
+  const RunReport report = initialized(std::move(limited))->report();
+
+  ASSERT_EQ(report.drives.size(), 1u);
+  EXPECT_EQ(report.drives[0].limit, 3e9);
+  EXPECT_EQ(report.drives[0].endurance, ByteCount(600'000'000'000'000));
+}
+
+TEST(RankReport, IsWrittenToItsFileWhenTheRankBeginsAndWhenItEnds) {
+  const ScratchDirectory scratch;
+  const auto file = scratch.path() / "report.json";
+  Rank::Options reported = options(scratch);
+  reported.config.penstock.report_file = file;
+
+  auto rank = initialized(std::move(reported));
+  EXPECT_EQ(parse(contents(file))["steps"], 0);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(step(*rank));
+  rank.reset();
+
+  const Json::Value report = parse(contents(file));
+  EXPECT_EQ(report["steps"], 2);
+  EXPECT_NE(report["changes_note"].asString(), "");
+  // The update of the last step is in it.
+  EXPECT_EQ(report["traffic"][0]["predicted_written"], report["traffic"][0]["written"]);
+}
+
+TEST(RankReport, IsWrittenByItsExtension) {
+  EXPECT_EQ(report_format_of("a/run.json"), ReportFormat::json);
+  EXPECT_EQ(report_format_of("run.prom"), ReportFormat::prometheus);
+  for (const char* other : {"run.txt", "run", "json", "run.json.old"})
+    EXPECT_EQ(report_format_of(other), ReportFormat::text);
+}
+
+TEST(RankReport, ThatCannotBeWrittenIsAnErrorAtTheBegin) {
+  const ScratchDirectory scratch;
+  for (const char* key : {"report_file", "timeline_file", "csv_monitor", "tensorboard"}) {
+    Rank::Options wrong = options(scratch);
+    const auto none = scratch.path() / "none" / "file";
+    std::ofstream(scratch.path() / "file") << "is no directory";
+    const MonitorConfig monitor{.enabled = true, .output_path = (scratch.path() / "file").string()};
+    const std::string name = key;
+    if (name == "report_file") wrong.config.penstock.report_file = none;
+    if (name == "timeline_file") wrong.config.penstock.timeline_file = none;
+    if (name == "csv_monitor") wrong.config.csv_monitor = monitor;
+    if (name == "tensorboard") wrong.config.tensorboard = monitor;
+
+    const auto rank = Rank::create(std::move(wrong));
+
+    ASSERT_FALSE(rank) << key;
+    EXPECT_NE(rank.error().message().find("file"), std::string::npos) << rank.error().message();
+  }
+}
+
+TEST(RankReport, OfATimelineHasWhatItsPartsDo) {
+  const ScratchDirectory scratch;
+  const auto file = scratch.path() / "timeline.json";
+  Rank::Options timed = options(scratch);
+  timed.config.penstock.timeline_file = file;
+  {
+    const auto rank = initialized(std::move(timed));
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(step(*rank));
+  }
+
+  std::set<std::string> tracks, names;
+  for (const Json::Value& event : parse(contents(file))) {
+    if (event["ph"] != "X") continue;
+    tracks.insert(event["cat"].asString());
+    names.insert(event["name"].asString());
+  }
+
+  for (const char* track : {"gathers", "reductions", "updates by the CPU", "reads of path 0",
+                            "writes of path 0", "waits for tiles", "trainer"})
+    EXPECT_EQ(tracks.count(track), 1u) << track;
+  EXPECT_EQ(names.count("first"), 1u);
+  EXPECT_EQ(names.count("second optimizer tile 1"), 1u);
+}
+
+TEST(RankMonitors, LogTheTimesOfEachStepAsDeepSpeed) {
+  const ScratchDirectory scratch;
+  std::vector<std::string> lines;
+  Rank::Options logged = options(scratch);
+  logged.config.wall_clock_breakdown = true;
+  logged.log = [&](std::string_view line) { lines.emplace_back(line); };
+  const auto rank = initialized(std::move(logged));
+
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(step(*rank));
+
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_TRUE(std::regex_match(
+      lines[0], std::regex(R"(time \(ms\) \| fwd: \d+\.\d\d \| bwd: \d+\.\d\d \| bwd_inner: \d+\.\d\d \| )"
+                           R"(bwd_allreduce: \d+\.\d\d \| step: \d+\.\d\d)")))
+      << lines[0];
+}
+
+TEST(RankMonitors, WriteTheFiguresOfEachStepAndThoseOfTheTrainer) {
+  const ScratchDirectory scratch;
+  Rank::Options monitored = options(scratch);
+  monitored.config.csv_monitor = {.enabled = true, .output_path = scratch.path().string(), .job_name = "job"};
+  monitored.config.train_batch_size = monitored.config.micro_batch_size = 4;
+  monitored.config.optimizer.learning_rate = 0.25;
+  monitored.config.wall_clock_breakdown = true;
+  monitored.log = [](std::string_view) {};
+  const auto rank = initialized(std::move(monitored));
+
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(step(*rank));
+  ASSERT_TRUE(rank->write_events(std::vector<MonitorEvent>{{"Train/Samples/train_loss", 1.5, 8}}));
+
+  const auto csv = [&](const std::string& name) {
+    return contents(scratch.path() / "job" / (name + ".csv"));
+  };
+  EXPECT_EQ(csv("Train_Samples_lr"), "step,lr\r\n4,0.25\r\n8,0.25\r\n");
+  EXPECT_EQ(csv("Train_Samples_train_loss"), "step,train_loss\r\n8,1.5\r\n");
+  EXPECT_EQ(csv("Train_Samples_loss_scale"), "");  // only with fp16
+  for (const char* timer : {"forward", "backward", "backward_inner", "backward_allreduce", "step"})
+    EXPECT_NE(csv(std::string("Train_Samples_elapsed_time_ms_") + timer), "") << timer;
+  EXPECT_TRUE(csv("Penstock_gradient_norm").ends_with("\r\n8,0\r\n"));
+  EXPECT_NE(csv("Penstock_read_bytes"), "");
+}
+
+TEST(RankMonitors, RefuseNamesThatAreNone) {
+  const ScratchDirectory scratch;
+  const auto rank = initialized(options(scratch));
+  for (const char* name : {"", "a\nb"}) {
+    const auto written = rank->write_events(std::vector<MonitorEvent>{{"good", 1, 1}, {name, 1, 1}});
+    ASSERT_FALSE(written);
+    EXPECT_EQ(written.error().code(), ErrorCode::invalid_argument);
+  }
+}
+
+TEST(RankMonitors, EndWithTheirFirstErrorAndTheRunGoesOn) {
+  const ScratchDirectory scratch;
+  Rank::Options monitored = options(scratch);
+  monitored.config.csv_monitor = {.enabled = true, .output_path = scratch.path().string(), .job_name = "job"};
+  const auto rank = initialized(std::move(monitored));
+  std::filesystem::create_directory(scratch.path() / "job" / "Train_Samples_lr.csv");
+
+  ASSERT_TRUE(step(*rank));
+  ASSERT_TRUE(step(*rank));
+
+  ASSERT_EQ(rank->notes().size(), 1u);
+  EXPECT_NE(rank->notes()[0].find("Train_Samples_lr.csv"), std::string::npos) << rank->notes()[0];
+  EXPECT_TRUE(rank->write_events(std::vector<MonitorEvent>{{"a", 1, 1}}));
+}
+
+TEST(RankEndurance, RefusesTheStepThatWouldExceedTheCap) {
+  const ScratchDirectory scratch;
+  Rank::Options capped = options(scratch);
+  capped.config.penstock.path_endurance = {8_MiB};
+  capped.config.penstock.endurance_cap = 0.5;
+  capped.config.penstock.endurance_warning = 0.25;
+  const auto rank = initialized(std::move(capped));
+
+  int steps = 0;
+  Result<StepOutcome> outcome = step(*rank);
+  for (; outcome && steps < 100; ++steps) outcome = step(*rank);
+
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().code(), ErrorCode::no_space);
+  EXPECT_NE(outcome.error().message().find("penstock.endurance_cap"), std::string::npos)
+      << outcome.error().message();
+  EXPECT_GE(steps, 2);
+  EXPECT_EQ(rank->engine().status(), Engine::Status::ready);
+  ASSERT_TRUE(rank->engine().finish_update());
+  ASSERT_TRUE(rank->runtime().flush());
+  // As near as a step comes to it.
+  const ByteCount written = rank->runtime().paths()[0].counters.bytes_written;
+  EXPECT_LE(written, 4_MiB);
+  EXPECT_GT(written, 4_MiB - rank->plan().tile_writes - rank->plan().tile_writes);
+  const auto messages = rank->runtime().take_messages();
+  ASSERT_EQ(messages.size(), 1u);
+  EXPECT_NE(messages[0].find("penstock.path_endurance"), std::string::npos) << messages[0];
+}
+
+TEST(RankEndurance, EndsTheRunOfAllRanks) {
+  constexpr std::uint32_t ranks = 2;
+  const ScratchDirectory scratch;
+  const Rank::Options given = options(scratch);
+  auto group = InProcessGroup::create(ranks).value();
+  std::vector<std::string> errors(ranks);
+  std::vector<int> steps(ranks);
+  std::vector<std::thread> threads;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      Rank::Options mine = given;
+      mine.identity = RankIdentity::local(r, ranks);
+      mine.group = in_process_membership(group, r);
+      mine.config.penstock.path_endurance = {r == 1 ? 4_MiB : 1024_GiB};  // both have half of it
+      mine.config.penstock.endurance_cap = 1;
+      const auto rank = initialized(std::move(mine));
+      while (steps[r] < 100) {
+        const auto outcome = step(*rank);
+        if (!outcome) {
+          errors[r] = outcome.error().message();
+          return;
+        }
+        ++steps[r];
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  EXPECT_EQ(steps[0], steps[1]);
+  EXPECT_NE(errors[0].find("rank 1 has reached it"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[1].find("of the 2.0 MiB that this rank may write"), std::string::npos) << errors[1];
+}
+
+TEST(RankReport, OfSeveralRanksHasTheirNumbersInItsFilesNames) {
+  constexpr std::uint32_t ranks = 2;
+  const ScratchDirectory scratch;
+  Rank::Options given = options(scratch);
+  given.config.penstock.report_file = scratch.path() / "report.prom";
+  given.config.penstock.timeline_file = scratch.path() / "timeline";
+  given.config.csv_monitor = {.enabled = true, .output_path = scratch.path().string(), .job_name = "job"};
+  auto group = InProcessGroup::create(ranks).value();
+  std::vector<std::thread> threads;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      Rank::Options mine = given;
+      mine.identity = RankIdentity::local(r, ranks);
+      mine.group = in_process_membership(group, r);
+      EXPECT_TRUE(step(*initialized(std::move(mine))));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  EXPECT_NE(contents(scratch.path() / "report.rank0.prom").find("rank=\"0\""), std::string::npos);
+  EXPECT_NE(contents(scratch.path() / "report.rank1.prom").find("rank=\"1\""), std::string::npos);
+  EXPECT_TRUE(std::filesystem::exists(scratch.path() / "timeline.rank1"));
+  EXPECT_EQ(contents(scratch.path() / "job" / "Train_Samples_lr.csv"), "step,lr\r\n1,0.001\r\n");  // once
+}
+
+}  // namespace
+}  // namespace penstock::zero
