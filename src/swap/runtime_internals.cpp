@@ -81,20 +81,25 @@ Result<void> RuntimeInternals::add_user(
     take_back_abandoned();
   }
   const std::lock_guard lock(state_.mutex);
+  if (state_.memory_limit < state_.budget.size()) {
+    return Error(ErrorCode::failed_state, "Engine::create")
+        .reason("the runtime's memory is limited")
+        .advice("call limit_memory() with the whole budget first");
+  }
   state_.users.push_back(use);
   auto checked = check(state_.users);
   if (!checked) {
     state_.users.pop_back();
     return checked.error();
   }
-  state_.host_least = *checked;
+  state_.staging_least = *checked;
   return ok();
 }
 
 void RuntimeInternals::remove_user(std::uint32_t owner) const {
   const std::lock_guard lock(state_.mutex);
   std::erase_if(state_.users, [owner](const RuntimeUse& use) { return use.owner == owner; });
-  if (state_.users.empty()) state_.host_least = {};
+  if (state_.users.empty()) state_.staging_least = {};  // else it is enough
 }
 
 ByteCount RuntimeInternals::host_capacity() const {
@@ -201,15 +206,55 @@ RuntimeInternals::GivenBack RuntimeInternals::give_back_memory(std::span<const H
   return memory;
 }
 
-Result<std::string> RuntimeInternals::take_back_memory(GivenBack& memory) const {
-  if (memory.ranges.empty()) return std::string();
+ByteCount RuntimeInternals::give_back_more(GivenBack& memory, std::span<const HostSpan> ranges) const {
   const std::lock_guard lock(state_.memory_mutex);
+  PENSTOCK_CHECK(!memory.ranges.empty());
+  ByteCount taken;
+  for (const HostSpan& range : ranges) taken += state_.arena.give_back(range);
+  memory.bytes += taken;
+  memory.ranges.insert(memory.ranges.end(), ranges.begin(), ranges.end());
+  memory.ranges = joined(memory.ranges);
+  return taken;
+}
+
+std::string RuntimeInternals::cannot_limit() const {
+  const std::lock_guard lock(state_.memory_mutex);
+  if (state_.arena.page_kind() == tiers::PageKind::huge)
+    return "its pages are of the machine's pool of huge ones";
+  const bool separate =
+      state_.registered_with != nullptr && state_.registered_with->memory() == tiers::DeviceMemory::separate;
+  return separate ? "it is registered with the device; set pin_memory to false" : "";
+}
+
+Result<std::string> RuntimeInternals::take_back_memory(GivenBack& memory) const {
+  const HostSpan all = state_.arena.bytes();
+  return take_back_memory(memory, all.data() + all.size().value());
+}
+
+Result<std::string> RuntimeInternals::take_back_memory(GivenBack& memory, const std::byte* end) const {
+  const std::lock_guard lock(state_.memory_mutex);
+  std::vector<HostSpan> before, rest;
   for (const HostSpan& range : memory.ranges) {
+    // To the end of the page in which `end` is.
+    std::uint64_t size = 0;
+    if (range.data() < end)
+      size = round_up(static_cast<std::uint64_t>(end - range.data()), tiers::HostArena::page.value());
+    const ByteCount first = std::min(range.size(), ByteCount(size));
+    if (!first.is_zero()) before.push_back(range.subspan({}, first));
+    if (first < range.size()) rest.push_back(range.subspan(first, range.size() - first));
+  }
+  if (before.empty()) return std::string();
+  for (const HostSpan& range : before) {
     auto taken = state_.arena.take_back(range);
     if (taken) continue;
     // Nothing has registered them: not while any are given back.
-    for (const HostSpan& again : memory.ranges) (void)state_.arena.give_back(again);
+    for (const HostSpan& again : before) (void)state_.arena.give_back(again);
     return taken.error();
+  }
+  if (!rest.empty()) {
+    for (const HostSpan& range : before) memory.bytes -= std::min(memory.bytes, range.size());
+    memory.ranges = std::move(rest);
+    return std::string();
   }
   memory = {};
   PENSTOCK_CHECK(state_.given_back_count > 0);

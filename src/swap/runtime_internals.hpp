@@ -61,8 +61,9 @@ class RuntimeInternals {
   /// Threads that wait in Runtime::acquire().
   [[nodiscard]] std::uint32_t threads_waiting() const;
 
-  /// Adds a user. `check` gets all users, the new one last, and returns the least host memory with which all make
-  /// progress; its error is returned, and nothing has changed.
+  /// Adds a user. `check` gets all users, the new one last, and returns the least host memory beside what stays
+  /// there with which all make progress; its error is returned, and nothing has changed. Errors: failed_state, while the
+  /// memory is limited.
   Result<void> add_user(const RuntimeUse& use,
                         const std::function<Result<ByteCount>(std::span<const RuntimeUse>)>& check) const;
   void remove_user(std::uint32_t owner) const;
@@ -90,11 +91,19 @@ class RuntimeInternals {
   /// Neither a lease nor a transfer uses them from now on, nor an operation of the device, if that has registered the
   /// memory for this user. Blocks until the paths' engines have released the memory.
   [[nodiscard]] GivenBack give_back_memory(std::span<const HostSpan> ranges) const;
+  /// Gives more pages back, as part of `memory`, from which some are given back already. Returns what the kernel has
+  /// taken.
+  ByteCount give_back_more(GivenBack& memory, std::span<const HostSpan> ranges) const;
   /// Makes the pages usable again, with undefined contents, and empties `memory`. Returns what could not be registered
   /// again, in one line; else nothing.
   ///
   /// Errors: no_space: everything is still given back.
   Result<std::string> take_back_memory(GivenBack& memory) const;
+  /// The same of the pages that begin before `end`; `memory` keeps the others.
+  Result<std::string> take_back_memory(GivenBack& memory, const std::byte* end) const;
+  /// Why limit_memory() gives no pages back; empty if it does. With separate memory a device copies from and to
+  /// registered pages at any time.
+  [[nodiscard]] std::string cannot_limit() const;
   /// The tensors in these pages are going to be removed. If the runtime has other users, now or later, the pages are
   /// taken back for them as far as there is memory; what is allocated in others gets new pages when it is written.
   void abandon_memory(GivenBack memory) const;

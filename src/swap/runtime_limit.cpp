@@ -19,22 +19,34 @@ constexpr Alignment granule{4096};  // of ranges
 /// The least that the memory can be limited to. With the lock held.
 struct Least {
   ByteCount bytes;
-  const char* reason = "the runtime's engines need more host memory for progress";
-  const std::string* tensor = nullptr;  // for which it is so
+  const char* reason;
+  const std::string* object = nullptr;  // for which it is so
+  ByteCount kept_end = {};              // where what stays in memory ends
+  const std::string* last = nullptr;    // of that; null: nothing stays
 };
 Least least_of(const RuntimeState& state) {
-  Least least{state.host_least};
+  Least least{};
+  ByteCount largest;
   for (const tiers::TensorId tensor : state.store.tensors()) {
     const auto& description = state.store.description(tensor);
     const tiers::Reservation& range = state.store.copy(tensor).reservation;
     if (!description.stays_in_memory()) {
       const ByteCount size = description.extent ? description.extent->length : description.size;
-      if (size > least.bytes) least = {size, "a tensor would have no room", &description.name};
-    } else if (range.held() && ByteCount(range.offset()) + description.size > least.bytes) {
-      least = {ByteCount(range.offset()) + description.size, "a tensor that stays in memory is beyond that",
-               &description.name};
+      if (size <= largest) continue;
+      largest = size;
+      least.object = &description.name;
+    } else if (range.held() && ByteCount(range.offset()) + range.size() > least.kept_end) {
+      least.kept_end = ByteCount(range.offset()) + range.size();
+      least.last = &description.name;
     }
   }
+  // What moves needs room beyond what stays.
+  least.bytes = least.kept_end + std::max(largest, state.staging_least);
+  least.reason = "the largest tensor would have no room beside those that stay in memory";
+  if (largest > state.staging_least) return least;
+  least.object = least.last;
+  least.reason = state.staging_least.is_zero() ? "a tensor that stays in memory is beyond that"
+                                               : "the runtime's engines need more host memory for progress";
   return least;
 }
 
@@ -44,7 +56,10 @@ Result<void> check_limit(const Least& least, ByteCount end) {
                     .reason(least.reason)
                     .wanted(least.bytes)
                     .got(end);
-  return least.tensor == nullptr ? error : std::move(error).object(*least.tensor);
+  if (least.object != nullptr) error = std::move(error).object(*least.object);
+  if (least.last == nullptr) return error;
+  return std::move(error).note("stays   " + *least.last + ", the last one, up to " +
+                               to_string(least.kept_end));
 }
 
 }  // namespace
@@ -55,7 +70,7 @@ void Runtime::Limited::give_back(const RuntimeInternals& internals, std::span<co
     const HostSpan whole = tiers::HostArena::whole_pages(range);
     std::optional<std::uint64_t> begin;  // of pages that are not given back
     for (std::uint64_t at = 0; at <= whole.size().value(); at += page.value()) {
-      const bool is_new = at < whole.size().value() && !given.contains(whole.data() + at);
+      const bool is_new = at < whole.size().value() && !pages.contains(whole.data() + at);
       if (is_new && !begin) begin = at;
       if (is_new || !begin) continue;
       more.push_back(whole.subspan(ByteCount(*begin), ByteCount(at - *begin)));
@@ -63,50 +78,48 @@ void Runtime::Limited::give_back(const RuntimeInternals& internals, std::span<co
     }
   }
   if (more.empty()) return;
-  RuntimeInternals::GivenBack piece = internals.give_back_memory(more);
-  if (piece.ranges.empty()) return;
-  for (const HostSpan& range : piece.ranges) {
-    for (std::uint64_t at = 0; at < range.size().value(); at += page.value()) given.insert(range.data() + at);
+  if (memory.ranges.empty()) {
+    memory = internals.give_back_memory(more);
+    if (memory.ranges.empty()) return;  // and the reason is there
+  } else {
+    (void)internals.give_back_more(memory, more);
   }
-  pieces.push_back(std::move(piece));
+  for (const HostSpan& range : more) {
+    for (std::uint64_t at = 0; at < range.size().value(); at += page.value()) pages.insert(range.data() + at);
+  }
 }
 
-Result<void> Runtime::Limited::take_back_below(const RuntimeInternals& internals, const std::byte* end) {
-  for (auto piece = pieces.begin(); piece != pieces.end();) {
-    const bool is_below = std::any_of(piece->ranges.begin(), piece->ranges.end(),
-                                      [&](const HostSpan& range) { return range.data() < end; });
-    if (!is_below) {
-      ++piece;
-      continue;
-    }
-    const std::vector<HostSpan> ranges = piece->ranges;
-    PENSTOCK_TRY(internals.take_back_memory(*piece));
-    for (const HostSpan& range : ranges) {
-      for (std::uint64_t at = 0; at < range.size().value(); at += page.value())
-        given.erase(range.data() + at);
-    }
-    piece = pieces.erase(piece);
-  }
+Result<void> Runtime::Limited::take_back(const RuntimeInternals& internals, const std::byte* end) {
+  PENSTOCK_TRY(internals.take_back_memory(memory, end));
+  pages.erase(pages.begin(), pages.lower_bound(end));
   return ok();
 }
 
 Result<ByteCount> Runtime::limit_memory(ByteCount most) {
+  constexpr const char* operation = "Runtime::limit_memory";
   RuntimeState& s = *state_;
   const RuntimeInternals internals(*this);
   const ByteCount size = s.budget.size();
   const ByteCount end = most >= size ? size : round_up(most, granule);
   const std::lock_guard one_at_a_time(s.limit_mutex);
   if (limited_ == nullptr) limited_ = std::make_unique<Limited>();
+  if (std::string reason = internals.cannot_limit(); !reason.empty() && end < size) {
+    return Error::unsupported(operation).object("host memory").reason("it is not given back: " + reason);
+  }
+  const auto check = [&]() -> Result<void> {
+    PENSTOCK_TRY(s.check_not_parked(operation));
+    return check_limit(least_of(s), end);
+  };
   {
     const std::lock_guard lock(s.mutex);
-    PENSTOCK_TRY(s.check_not_parked("Runtime::limit_memory"));
-    PENSTOCK_TRY(check_limit(least_of(s), end));
+    PENSTOCK_TRY(check());
   }
   // Their pages are there before anything is allocated in them.
-  PENSTOCK_TRY(limited_->take_back_below(internals, s.arena.bytes().data() + end.value()));
+  PENSTOCK_TRY(limited_->take_back(internals, s.arena.bytes().data() + end.value()));
   std::vector<HostSpan> free;
   {
     const std::lock_guard lock(s.mutex);
+    PENSTOCK_TRY(check());  // again: an engine or a tensor may have come
     s.residency.limit_memory(end);
     s.memory_limit = end;
     s.advance();
@@ -115,7 +128,7 @@ Result<ByteCount> Runtime::limit_memory(ByteCount most) {
   }
   s.wake();
   limited_->give_back(internals, free);
-  return size - page * limited_->given.size();
+  return size - limited_->memory.bytes;
 }
 
 ByteCount Runtime::memory_least() const {

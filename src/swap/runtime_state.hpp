@@ -105,7 +105,7 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   };
   std::vector<OwnedLease> owned;  // leases that acquire() returned
   std::vector<RuntimeUse> users;
-  ByteCount host_least;                          // with which they make progress
+  ByteCount staging_least;                       // beside what stays in memory, with which they make progress
   ByteCount memory_limit = options.host_budget;  // of limit_memory(), or more than the budget
   std::mutex limit_mutex;                        // one limit_memory() at a time; taken before the others
   std::mutex memory_mutex;      // held during calls of a device and while pages are given or taken back

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -32,10 +33,11 @@ std::string json_string(std::string_view text) {
 }
 
 std::string microseconds(TimePoint time) {
-  std::array<char, 32> digits{};
-  std::snprintf(digits.data(), digits.size(), "%.3f",
-                std::chrono::duration<double, std::micro>(time).count());
-  return digits.data();
+  std::array<char, 64> digits{};
+  const double count = std::chrono::duration<double, std::micro>(time).count();
+  const auto end =
+      std::to_chars(digits.data(), digits.data() + digits.size(), count, std::chars_format::fixed, 3);
+  return {digits.data(), end.ptr};
 }
 
 }  // namespace
@@ -49,7 +51,8 @@ Result<std::unique_ptr<Timeline>> Timeline::create(const std::filesystem::path& 
 }
 
 Timeline::~Timeline() {
-  if (!ended_) write(std::exchange(pending_, {}) + "\n]\n");
+  if (!ended_) pending_ += "\n]\n";
+  if (!pending_.empty()) write(std::exchange(pending_, {}));
 }
 
 std::uint32_t Timeline::row_of(std::string_view track, TimePoint begin, TimePoint end) {

@@ -87,10 +87,11 @@ struct Rank::State {
   std::optional<StepMonitor> monitor;
   std::filesystem::path report_file;  // empty: none, or it has failed
   TimePoint reported_at{};
-  std::string report_note;  // why it has failed
-  ByteCount memory_limit;   // of the runtime
-  TimePoint looked_at{};    // the machine's memory
-  bool at_least = false;    // no less memory is possible, as a message has said
+  std::string report_note;               // why it has failed
+  ByteCount memory_limit;                // of the runtime
+  TimePoint looked_at{};                 // the machine's memory
+  std::optional<ByteCount> memory_used;  // as limit_memory() has returned it
+  std::string memory_message;            // the last one
 };
 
 Rank::State::State(Options given) : options(std::move(given)) {
@@ -143,8 +144,11 @@ Result<void> Rank::State::make_monitor() {
 
 void Rank::State::end_step(const StepOutcome& outcome) {
   constexpr TimePoint interval = std::chrono::seconds(10);
-  monitor->end_step(outcome, engines.front()->step_times(),
-                    [this] { return report(/*with_changes=*/false); });
+  const Config& config = options.config;
+  const std::uint64_t steps = engines.front()->completed_steps() + engines.front()->skipped_steps();
+  const std::uint64_t samples =
+      steps * config.micro_batch_size * config.gradient_accumulation_steps * options.identity.ranks;
+  monitor->end_step(outcome, samples, [this] { return report(/*with_changes=*/false); });
   if (!options.config.penstock.memory_reserve.is_zero()) follow_memory();
   if (report_file.empty() || Clock::steady().now() - reported_at < interval) return;
   if (auto saved = save_report(/*with_changes=*/false); !saved) {
@@ -165,21 +169,27 @@ void Rank::State::follow_memory() {
                           .budget = runtime->host_memory().size(),
                           .ranks = options.identity.local_ranks};
   if (memory_limit.is_zero()) memory_limit = watch.budget;
-  const ByteCount next = watch.next(memory_limit, machine.available);
-  // Also if nothing changes: what was leased before may be given back now.
-  const auto has = runtime->limit_memory(next);
   const bool is_short = machine.available < watch.reserve;
+  // What was leased is given back now: the shortage is not the same twice.
+  const auto settled = runtime->limit_memory(memory_limit);
+  const bool changes = settled && memory_used && *settled != *memory_used;
+  if (settled) memory_used = *settled;
+  const ByteCount next = is_short && changes ? memory_limit : watch.next(memory_limit, machine.available);
+  const auto has = next == memory_limit ? settled : runtime->limit_memory(next);
   std::string message;
   if (!has) {
     message = "the host memory stays as it is: " + first_line(has.error());
   } else if (next != memory_limit) {
     message = "the rank uses " + to_string(next) + " of its host memory of " + to_string(watch.budget);
-  } else if (is_short && !std::exchange(at_least, true)) {
+  } else if (is_short && !changes) {
     message = "the rank cannot use less than " + to_string(next) + " of its host memory";
   }
-  if (!is_short) at_least = false;
-  if (has) memory_limit = next;
-  if (message.empty()) return;
+  if (has) {
+    memory_limit = next;
+    memory_used = *has;
+  }
+  // What goes on is told once.
+  if (message.empty() || std::exchange(memory_message, message) == message) return;
   swap::RuntimeInternals(*runtime).add_message(
       message + ": " + to_string(machine.available) + " are available (" + machine.file +
       "), and penstock.memory_reserve is " + to_string(watch.reserve));

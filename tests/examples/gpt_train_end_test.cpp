@@ -66,14 +66,15 @@ TEST_F(GptTrainThatEnds, GoesOnAfterTheReportThatASignalAsksFor) {
   ASSERT_TRUE(process.wait_for_output("step 2/")) << process.finish().output;
 
   process.kill(SIGUSR1);
-  ASSERT_TRUE(process.wait_for_output("endurance lasts")) << process.finish().output;
+  ASSERT_TRUE(process.wait_for_output("a step takes ")) << process.finish().output;  // the last line
   ASSERT_TRUE(process.wait_for_output("step 9/")) << process.finish().output;
   process.kill(SIGTERM);
   const Outcome outcome = process.finish();
 
   EXPECT_EQ(outcome.status, 128 + SIGTERM) << outcome.output;
   const std::string directory = swap();
-  for (const char* const part : {"rank 0, ", "host, staging", "disk traffic", directory.c_str()})
+  for (const char* const part :
+       {"rank 0, ", "callers waited for", "host, staging", "disk traffic", directory.c_str(), "of its limit"})
     EXPECT_NE(outcome.output.find(part), std::string::npos) << part << '\n' << outcome.output;
 }
 

@@ -65,6 +65,7 @@ TEST(RandomPlans, GiveTheSameResultWithMemoryThatIsLimitedMeanwhile) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     RunOptions options = random_run(seed);
     options.faults = {};
+    options.config.offload_param.pin_memory = options.config.offload_optimizer.pin_memory = false;
     options.config.penstock.host_budget += 1_MiB * (seed % 3);
     const test::RunResult expected = train(options);
     options.before_step = [&](std::uint32_t step, std::uint32_t rank, swap::Runtime& runtime) {

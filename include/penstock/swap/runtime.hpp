@@ -125,14 +125,14 @@ class Runtime {
   [[nodiscard]] bool parked() const;
 
   /// From now on tensors use the first `most` bytes of the host memory, as soon as they can: copies beyond leave, and
-  /// the operating system gets whole pages of 2 MiB. Does not wait for leases and stores: what they still have beyond
-  /// is given back by a later call. Returns the bytes that the operating system has not got, `most` or more. More than
-  /// the budget stands for all of it; raising the limit takes the memory again. While pages are given back, no memory
-  /// is registered with I/O engines and devices, whose transfers then take more time.
+  /// the operating system gets whole pages of 2 MiB. What is leased or not stored yet is given back by a later call,
+  /// and the first call waits for transfers in flight. Returns the bytes that the operating system has not got. More
+  /// than the budget stands for all of it; raising the limit takes the memory again. While pages are given back, no
+  /// memory is registered with I/O engines, whose transfers then take more time.
   ///
-  /// Errors, after which all is as before: budget_too_small, with the least possible, which the engines of the runtime,
-  /// a tensor that stays in memory or the largest tensor needs; no_space, where the machine has no memory to take;
-  /// failed_state, while it is parked.
+  /// Errors, after which all is as before: budget_too_small, with the least possible, for what stays in memory and the
+  /// room that the engines of the runtime, or the largest tensor, need beside it; unsupported, for memory that is
+  /// registered with a device; no_space, where the machine has no memory to take; failed_state, while it is parked.
   [[nodiscard]] Result<ByteCount> limit_memory(ByteCount most);
   /// The least that limit_memory() takes now.
   [[nodiscard]] ByteCount memory_least() const;

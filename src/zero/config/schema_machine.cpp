@@ -143,9 +143,11 @@ constexpr Key keys[] = {
      .read_by = engine},
     {.path = "penstock.memory_reserve",
      .kind = bytes,
-     .help = "memory of the machine, or of the control group, that its ranks leave to others: where less is "
-             "available at the end of a step, they give back what host memory has copies in, and take it "
-             "again once there is more; 0: they do not look",
+     .help =
+         "memory of the machine, or of the control group, that its ranks leave to others: where less is "
+         "available at the end of a step, they give back what host memory has copies in, and take it "
+         "again once there is more; not of memory that is registered with a GPU (pin_memory); 0: they do not "
+         "look",
      .bytes = "host: less while others need it",
      .field = own<&PenstockConfig::memory_reserve>,
      .read_by = rank},

@@ -100,6 +100,7 @@ Result<void> EngineState::open() {
                               .gradients = options_.plan.device_of_gradients(),
                               .optimizer = options_.plan.device_of_optimizer()}));
   gradients_.begin_step(config.gradient_accumulation_steps, {});
+  units_to_reduce_ = gradients_.units_to_reduce();
   device_budget_ = std::make_unique<tiers::MemoryBudget>(tiers::Tier::device, options_.plan.device_flats(),
                                                          context_.runtime.ledger());
   leases_ =
@@ -205,6 +206,8 @@ Result<void> EngineState::begin_step(const StepOptions& step) {
   gradients_.begin_step(micro_batches, step.units_without_gradient);
   residency_->expect_no_gradients(step.units_without_gradient);
   step_.set_learning_rate(step.learning_rate);
+  units_to_reduce_ = gradients_.units_to_reduce();
+  clock_.restart();
   return ok();
 }
 
@@ -261,7 +264,7 @@ Result<void> EngineState::reduce(std::uint32_t unit, tiers::Stream& stream) {
     if (!residency_->close_gradient(flat)) continue;
     PENSTOCK_TRY(gradients_.close_flat(context_.flats[flat], stream));
   }
-  clock_.reduced(gradients_.units_to_reduce());
+  clock_.reduced(gradients_.closed(unit), units_to_reduce_);
   return residency_->reduce_buckets(*this);
 }
 
@@ -313,12 +316,7 @@ Result<StepOutcome> EngineState::step() {
   PENSTOCK_TRY(step_.learning_rate());
   clock_.begin_stepping();
   auto outcome = end_step();
-  if (!outcome) {
-    clock_.interrupt();
-    return outcome;
-  }
-  clock_.end(*outcome);
-  if (options_.after_step) options_.after_step(*outcome);
+  if (!outcome) clock_.interrupt();
   return outcome;
 }
 
@@ -356,7 +354,10 @@ Result<StepOutcome> EngineState::end_step() {
   update_.end_step();
   const bool skipped = outcome.kind == StepOutcome::Kind::skipped;
   if (skipped) ++skipped_steps_;
-  PENSTOCK_TRY(step_.loss_scaler().update(/*overflow=*/skipped));
+  const auto scaled = step_.loss_scaler().update(/*overflow=*/skipped);
+  clock_.end(outcome);
+  if (options_.after_step) options_.after_step(outcome);
+  PENSTOCK_TRY(scaled);
   return outcome;
 }
 
@@ -390,7 +391,7 @@ Result<void> EngineState::abandon_step(tiers::Stream& stream, std::string cause)
   checkpoints_->abandon_step();
   PENSTOCK_TRY(gradients_.abandon_step());
   update_.end_step();
-  clock_.abandon();
+  clock_.restart();
   if (options_.ends_rounds) context_.runtime.end_round();
   predict_attempt(begun);
   return ok();

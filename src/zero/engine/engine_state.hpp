@@ -220,6 +220,7 @@ class EngineState : private FlatResidency::Effects {
   OptimizerStep step_;
   ShardReads shard_reads_;
   StepClock clock_;
+  std::size_t units_to_reduce_ = 0;  // in a micro-batch
   WearLimit wear_;
   std::optional<std::string> worn_;  // why no step begins any more
 

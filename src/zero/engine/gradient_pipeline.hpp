@@ -33,6 +33,8 @@ class GradientPipeline {
   [[nodiscard]] bool is_last_micro_batch(std::uint32_t unit) const {
     return units_[unit].written + 1 == micro_batches_;
   }
+  /// Of how many micro-batches of this step the unit's gradient was closed.
+  [[nodiscard]] std::uint32_t closed(std::uint32_t unit) const { return units_[unit].written; }
   /// Whether slots() was called for the unit and its gradient is not reduced yet.
   [[nodiscard]] bool is_open(std::uint32_t unit) const { return units_[unit].open; }
   /// Assigns `range` to the full gradient and zeroes its padding on `stream`. Without a range, leases the gradient

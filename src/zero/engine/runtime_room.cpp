@@ -41,7 +41,7 @@ Result<ByteCount> check_room(swap::Runtime& runtime, std::span<const swap::Runti
                       .wanted(swap)
                       .got(capacity));
   }
-  return least_host_memory(engines);
+  return staging_least(engines);
 }
 
 }  // namespace penstock::zero

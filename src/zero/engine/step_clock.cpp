@@ -34,12 +34,12 @@ void StepClock::end(StepOutcome& outcome) {
     all_.stepping += stepping_;
     all_.waiting += waiting_;
   }
-  abandon();
+  restart();
 }
 
-void StepClock::abandon() {
+void StepClock::restart() {
   phase_ = Phase::between;
-  reduced_ = 0;
+  reduced_.clear();
   forward_ = backward_ = stepping_ = waiting_ = {};
 }
 

@@ -10,6 +10,7 @@
 #include <functional>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 namespace penstock::zero {
 
@@ -31,17 +32,18 @@ class StepClock {
   void gradients() {
     if (phase_ != Phase::backward) enter(Phase::backward);
   }
-  /// `units`: of a micro-batch.
-  void reduced(std::size_t units) {
-    if (++reduced_ % units == 0) enter(Phase::between);
+  /// A unit has reduced its gradient of micro-batch `number`, counted from 1. `units`: all that do.
+  void reduced(std::uint32_t number, std::size_t units) {
+    if (reduced_.size() < number) reduced_.resize(number);
+    if (++reduced_[number - 1] == units) enter(Phase::between);
   }
   void begin_stepping() { enter(Phase::stepping); }
   /// Ends the step, and sets the times of its outcome.
   void end(StepOutcome& outcome);
   /// The call of step() has returned an error: the time until it is repeated is none of the step.
   void interrupt() { enter(Phase::between); }
-  /// The step is abandoned.
-  void abandon();
+  /// The step begins, or is abandoned: what was before is no part of it.
+  void restart();
 
   /// Without StepTimes::updating. Safe from any thread.
   [[nodiscard]] StepTimes times() const;
@@ -53,8 +55,8 @@ class StepClock {
   const std::function<TimePoint()> waited_;
   swap::Timeline* const timeline_;
   Phase phase_ = Phase::between;
-  TimePoint since_{}, waited_before_{};  // of the phase
-  std::size_t reduced_ = 0;
+  TimePoint since_{}, waited_before_{};                        // of the phase
+  std::vector<std::size_t> reduced_;                           // units, by micro-batch
   TimePoint forward_{}, backward_{}, stepping_{}, waiting_{};  // of the step in progress
   mutable std::mutex mutex_;
   StepTimes all_;  // with the lock

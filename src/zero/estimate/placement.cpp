@@ -70,15 +70,8 @@ std::vector<PlacedBytes> placement_of(const MemoryPlan& plan) {
       {"parameters", {plan.device_shards, plan.host_shards, plan.disk_shards}},
       {"gradients", {plan.device_accumulators, plan.host_gradients, plan.disk_gradients}},
       {"optimizer states", {plan.device_tiles, plan.host_tiles, plan.disk_tiles}}};
-  const MemoryPlan::Checkpoints& activations = plan.checkpoints;
-  if (activations.leave_device()) {
-    kinds.push_back(
-        {"activations",
-         {activations.device_bytes(), activations.size * activations.in_host,
-          activations.size * (activations.count - activations.device_slots - activations.in_host)}});
-  } else {
-    kinds.push_back({"activations", {activations.device_bytes()}});
-  }
+  kinds.push_back(
+      {"activations", {plan.checkpoints.device_bytes(), plan.host_checkpoints, plan.disk_checkpoints}});
   std::erase_if(kinds, [](const PlacedBytes& kind) { return kind.total().is_zero(); });
   return kinds;
 }

@@ -112,11 +112,9 @@ inline ByteCount host_memory(std::span<const swap::RuntimeUse> engines) {
   return budgets + (std::max(staging, host_staging(engines)) - staging);
 }
 
-/// The host memory with which engines that share it make progress: what they keep, and the least for what moves.
-inline ByteCount least_host_memory(std::span<const swap::RuntimeUse> engines) {
-  ByteCount kept;
-  for (const swap::RuntimeUse& engine : engines) kept += engine.host - engine.staging;
-  return kept + (engines.size() == 1 ? engines.front().staging_least : host_staging(engines));
+/// The least for what moves with which engines that share the memory make progress.
+inline ByteCount staging_least(std::span<const swap::RuntimeUse> engines) {
+  return engines.size() == 1 ? engines.front().staging_least : host_staging(engines);
 }
 
 /// The host memory that a lease of a gathered flat may make unusable, beside its own bytes.

@@ -38,15 +38,18 @@ std::vector<std::optional<std::uint32_t>> nodes_of_paths(const Config& config,
   return nodes;
 }
 
-/// `is_own`: whether it is this process's, which may run on one node only.
+/// That of its cores; none, if they are on several, or where it is given.
+std::optional<std::uint32_t> bound_node(const Config& config, std::uint32_t local_rank,
+                                        const tiers::NumaTopology& topology) {
+  if (local_rank < config.penstock.rank_nodes.size()) return std::nullopt;
+  return topology.node_of_cpus(tiers::allowed_cpus());
+}
+
+/// Where it is not given, ranks are spread evenly over the nodes.
 std::optional<std::uint32_t> node_of_rank(const Config& config, std::uint32_t local_rank,
-                                          std::uint32_t local_ranks, const tiers::NumaTopology& topology,
-                                          bool is_own) {
+                                          std::uint32_t local_ranks, const tiers::NumaTopology& topology) {
   const auto& given = config.penstock.rank_nodes;
   if (local_rank < given.size()) return given[local_rank];
-  if (is_own) {
-    if (const auto node = topology.node_of_cpus(tiers::allowed_cpus())) return node;
-  }
   const std::uint64_t count = std::max(local_ranks, 1u);
   const std::uint64_t place = std::min<std::uint64_t>(local_rank, count - 1);
   return topology.node(static_cast<std::uint32_t>(place * topology.node_count() / count));
@@ -72,15 +75,18 @@ swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config, std::uint
   options.swap_need = {.total = swap_bytes, .tensor_max = swap_tensor_max};
   const auto& weights = config.penstock.path_weights;
   const auto nodes = nodes_of_paths(config, directories, topology);
-  const auto paths_of_rank = [&](std::uint32_t rank) {
-    return tiers::paths_of_node(
-        nodes, node_of_rank(config, rank, local_ranks, topology, /*is_own=*/rank == local_rank));
-  };
-  std::vector<std::uint64_t> ranks_of_path(directories.size());
-  for (std::uint32_t rank = 0; rank < std::max(local_ranks, 1u); ++rank) {
-    for (const std::size_t path : paths_of_rank(rank)) ++ranks_of_path[path];
+  const std::uint32_t ranks_here = std::max(local_ranks, 1u);
+  const auto spread = node_of_rank(config, local_rank, local_ranks, topology);
+  const auto bound = bound_node(config, local_rank, topology);
+  const auto own = bound ? bound : spread;
+  // Of ranks that are bound otherwise than evenly, all may use this rank's paths.
+  std::vector<std::uint64_t> ranks_of_path(directories.size(), own == spread ? 0 : ranks_here);
+  for (std::uint32_t rank = 0; own == spread && rank < ranks_here; ++rank) {
+    for (const std::size_t path :
+         tiers::paths_of_node(nodes, node_of_rank(config, rank, local_ranks, topology)))
+      ++ranks_of_path[path];
   }
-  for (const std::size_t i : paths_of_rank(local_rank)) {
+  for (const std::size_t i : tiers::paths_of_node(nodes, own)) {
     swap::PathOptions path =
         path_options(config, directories[i], weights.size() == directories.size() ? weights[i] : 0);
     const std::uint64_t users = std::max<std::uint64_t>(ranks_of_path[i], 1);

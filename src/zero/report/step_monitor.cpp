@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <utility>
@@ -20,12 +21,19 @@ double milliseconds(std::chrono::nanoseconds time) {
 /// `bwd_allreduce` what remains of the reductions after it.
 std::string times_line(const StepOutcome& outcome) {
   const double inner = milliseconds(outcome.backward), reductions = milliseconds(outcome.gradient_wait);
-  std::array<char, 256> line{};
-  std::snprintf(line.data(), line.size(),
-                "time (ms) | fwd: %.2f | bwd: %.2f | bwd_inner: %.2f | bwd_allreduce: %.2f | step: %.2f",
-                milliseconds(outcome.forward), inner + reductions, inner, reductions,
-                milliseconds(outcome.stepping) - reductions);
-  return line.data();
+  std::string line = "time (ms)";
+  const auto add = [&](const char* timer, double time) {
+    std::array<char, 64> digits{};
+    const auto end =
+        std::to_chars(digits.data(), digits.data() + digits.size(), time, std::chars_format::fixed, 2);
+    line.append(" | ").append(timer).append(": ").append(digits.data(), end.ptr);
+  };
+  add("fwd", milliseconds(outcome.forward));
+  add("bwd", inner + reductions);
+  add("bwd_inner", inner);
+  add("bwd_allreduce", reductions);
+  add("step", milliseconds(outcome.stepping) - reductions);
+  return line;
 }
 
 struct Moved {
@@ -61,13 +69,12 @@ Result<StepMonitor> StepMonitor::create(const Config& config, bool leads, Log lo
   return monitor;
 }
 
-void StepMonitor::end_step(const StepOutcome& outcome, const StepTimes& times,
+void StepMonitor::end_step(const StepOutcome& outcome, std::uint64_t samples,
                            const std::function<RunReport()>& make_report) {
   if (!leads_) return;
   if (config_->wall_clock_breakdown) log_(times_line(outcome));
   if (writers_.empty()) return;
   const RunReport report = make_report();
-  const std::uint64_t samples = times.steps * config_->train_batch_size;
   std::vector<MonitorEvent> events;
   const auto add = [&](const char* name, double value) { events.push_back({name, value, samples}); };
   add("Train/Samples/lr", outcome.learning_rate);

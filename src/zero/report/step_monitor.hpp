@@ -7,6 +7,7 @@
 #include <penstock/zero/report/monitor_event.hpp>
 #include <penstock/zero/report/run_report.hpp>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -27,8 +28,9 @@ class StepMonitor {
   /// Errors: those of making directories and files.
   [[nodiscard]] static Result<StepMonitor> create(const Config& config, bool leads, Log log);
 
-  /// After a step. `report`: makes that of the rank, where it is needed.
-  void end_step(const StepOutcome& outcome, const StepTimes& times, const std::function<RunReport()>& report);
+  /// After a step. `samples`: that all ranks have trained with so far, with those before a resume. `report`: makes that
+  /// of the rank, where it is needed.
+  void end_step(const StepOutcome& outcome, std::uint64_t samples, const std::function<RunReport()>& report);
   /// As Rank::write_events().
   Result<void> write(std::span<const MonitorEvent> events);
   /// A line for each monitor that has ended with an error.

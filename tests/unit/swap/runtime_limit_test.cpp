@@ -6,6 +6,8 @@
 #include <sys/mman.h>
 #include <algorithm>
 #include <atomic>
+#include <fstream>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -80,6 +82,31 @@ TEST(RuntimeLimit, TakesItAgain) {
     leases.push_back(full.runtime->acquire(full.tensors[i], Access::read).value());
 }
 
+/// The most memory that this process has had since reset_peak().
+ByteCount peak() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return ByteCount(std::stoull(line.substr(6)) * 1024);
+  }
+  return {};
+}
+bool reset_peak() {
+  std::ofstream("/proc/self/clear_refs") << 5;  // proc_pid_clear_refs(5)
+  return std::ofstream("/proc/self/clear_refs").good();
+}
+
+TEST(RuntimeLimit, TakesNoMoreThanItIsRaisedBy) {
+  const auto runtime = Runtime::create({.host_budget = 256_MiB}).value();
+  ASSERT_EQ(runtime->limit_memory(16_MiB).value(), 16_MiB);
+  if (!reset_peak()) GTEST_SKIP() << "the kernel does not reset the peak";
+  const ByteCount before = peak();
+
+  EXPECT_EQ(runtime->limit_memory(32_MiB).value(), 32_MiB);
+
+  EXPECT_LT(peak(), before + 40_MiB);
+  EXPECT_EQ(resident(*runtime), 32_MiB);
+}
+
 TEST(RuntimeLimit, StoresWhatIsOnlyInMemory) {
   ScratchDirectory scratch;
   const auto runtime =
@@ -118,6 +145,7 @@ TEST(RuntimeLimit, RefusesLessThanWhatStaysInMemory) {
   (void)full.runtime->add({.name = "kept", .key = test::next_key(), .size = 3_MiB}, /*on_disk=*/false)
       .value();
   const ByteCount least = full.runtime->memory_least();
+  EXPECT_GE(least, 3_MiB + 2_MiB) << "a stored tensor needs room beside it";
 
   const auto refused = full.runtime->limit_memory(least - 4_KiB);
 

@@ -96,6 +96,13 @@ class RankWatchesMemory : public testing::Test {
     engine.finish_update().value();
     rank_->runtime().flush().value();
   }
+  /// Steps until the rank says something of the machine's memory: what was leased is given back at a later look.
+  std::vector<std::string> look_until_told() {
+    for (int i = 0; i < 8; ++i) {
+      if (auto messages = look(); !messages.empty()) return messages;
+    }
+    return {""};
+  }
   /// Steps until the rank has looked at the machine's memory again.
   std::vector<std::string> look() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1001));
@@ -114,21 +121,21 @@ TEST_F(RankWatchesMemory, AndFollowsTheLimitOfItsControlGroup) {
   const std::string digest = rank_->engine().digest().value();
 
   allow(160_MiB);  // 80 MiB are available, 20 MiB too few
-  const auto less = look();
+  const auto less = look_until_told();
   ASSERT_EQ(less.size(), 1u);
   const ByteCount budget = rank_->runtime().host_memory().size();
   EXPECT_NE(less[0].find("the rank uses " + to_string(budget - 20_MiB)), std::string::npos) << less[0];
   EXPECT_NE(less[0].find("sys/fs/cgroup/job/memory.max"), std::string::npos) << less[0];
 
   allow(20_MiB);
-  EXPECT_NE(look().at(0).find("the rank uses "), std::string::npos);  // the least
-  const auto least = look();
+  EXPECT_NE(look_until_told()[0].find("the rank uses "), std::string::npos);  // the least
+  const auto least = look_until_told();
   ASSERT_EQ(least.size(), 1u);
   EXPECT_NE(least[0].find("cannot use less than"), std::string::npos) << least[0];
   EXPECT_TRUE(look().empty()) << "once";
 
   allow(1_GiB);
-  const auto more = look();
+  const auto more = look_until_told();
   ASSERT_EQ(more.size(), 1u);
   EXPECT_NE(more[0].find("the rank uses " + to_string(budget)), std::string::npos) << more[0];
   EXPECT_EQ(rank_->engine().digest().value(), digest);  // gradients of zero

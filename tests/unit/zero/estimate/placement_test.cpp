@@ -33,7 +33,9 @@ TEST(Placement, SaysWhichPartOfEachKindIsInEachTier) {
   plan.host_gradients = 2_MiB;
   plan.host_tiles = 3_MiB;
   plan.disk_tiles = 7_MiB;
-  plan.checkpoints = {.count = 8, .size = 1_MiB, .device_slots = 2, .in_host = 4};
+  plan.checkpoints = {.count = 6, .size = 1_MiB, .device_slots = 2, .in_host = 4};
+  plan.host_checkpoints = 4_MiB;
+  plan.disk_checkpoints = 2_MiB;
 
   const auto kinds = placement_of(plan);
 
@@ -58,6 +60,20 @@ TEST(Placement, HasNoRowOfWhatARankDoesNotHave) {
   ASSERT_EQ(kinds.size(), 2u);
   EXPECT_EQ(kinds[0].kind, "optimizer states");
   EXPECT_EQ(kinds[1].in, (std::array{2_MiB, 0_B, 0_B}));
+}
+
+TEST(Placement, OfActivationsIsThatOfTheirPlan) {
+  ModelLayout layout = layout_of(*find_preset("gpt2"));
+  layout.checkpoints = {.count = 12, .size = 8_MiB};
+  for (const ByteCount device : {0_B, 1_GiB}) {
+    Config config = on_nvme();
+    config.penstock.device_budget = device;
+    const PlanEstimate planned = estimate_plan(config, layout, {.ranks_per_node = 2}).value();
+    const PlacedBytes activations = placement_of(planned.plan).back();
+    EXPECT_EQ(activations.kind, "activations");
+    EXPECT_EQ(activations.in[0], planned.plan.checkpoints.device_bytes());
+    EXPECT_LE(activations.total(), 3 * 12 * 8_MiB);
+  }
 }
 
 TEST(NextKnobs, AreWhatTheirPlansTakeAndTheFirstMovesLeast) {

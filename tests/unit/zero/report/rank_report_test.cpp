@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <json/json.h>
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -185,6 +186,18 @@ TEST(RankReport, OfATimelineHasWhatItsPartsDo) {
   EXPECT_EQ(names.count("second optimizer tile 1"), 1u);
 }
 
+TEST(RankReport, DoesNotCountAnEvaluationBeforeAStep) {
+  const ScratchDirectory scratch;
+  const auto rank = initialized(options(scratch));
+  auto stream = rank->device().create_stream().value();
+  rank->engine().acquire(0, *stream).value().end();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+
+  const StepOutcome outcome = step(*rank).value();
+
+  EXPECT_LT(outcome.forward, std::chrono::milliseconds(200));
+}
+
 TEST(RankMonitors, LogTheTimesOfEachStepAsDeepSpeed) {
   const ScratchDirectory scratch;
   std::vector<std::string> lines;
@@ -336,7 +349,7 @@ TEST(RankReport, OfSeveralRanksHasTheirNumbersInItsFilesNames) {
   EXPECT_NE(contents(scratch.path() / "report.rank0.prom").find("rank=\"0\""), std::string::npos);
   EXPECT_NE(contents(scratch.path() / "report.rank1.prom").find("rank=\"1\""), std::string::npos);
   EXPECT_TRUE(std::filesystem::exists(scratch.path() / "timeline.rank1"));
-  EXPECT_EQ(contents(scratch.path() / "job" / "Train_Samples_lr.csv"), "step,lr\r\n1,0.001\r\n");  // once
+  EXPECT_EQ(contents(scratch.path() / "job" / "Train_Samples_lr.csv"), "step,lr\r\n2,0.001\r\n");  // once
 }
 
 }  // namespace
