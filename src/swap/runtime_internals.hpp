@@ -61,9 +61,10 @@ class RuntimeInternals {
   /// Threads that wait in Runtime::acquire().
   [[nodiscard]] std::uint32_t threads_waiting() const;
 
-  /// Adds a user. `check` gets all users, the new one last, and returns the least host memory beside what stays
-  /// there with which all make progress; its error is returned, and nothing has changed. Errors: failed_state, while the
-  /// memory is limited.
+  /// Adds a user. `check` gets all users, the new one last, and returns the least host memory beside what stays there
+  /// with which all make progress; its error is returned, and nothing has changed.
+  ///
+  /// Errors: failed_state, while the memory is limited.
   Result<void> add_user(const RuntimeUse& use,
                         const std::function<Result<ByteCount>(std::span<const RuntimeUse>)>& check) const;
   void remove_user(std::uint32_t owner) const;
