@@ -30,7 +30,7 @@ def main() -> None:
             return subprocess.run([sys.executable, sys.argv[1], given, drawn], capture_output=True, text=True, check=False)
 
         def lengths() -> list[float]:
-            return [float(one) for one in re.findall(r'<rect x="330" y="\d+" width="([\d.]+)"', drawn.read_text(encoding="utf-8"))]
+            return [float(one) for one in re.findall(r'<rect x="390" y="\d+" width="([\d.]+)"', drawn.read_text(encoding="utf-8"))]
 
         assert run({"bench": "nvme_swap", **machine, "figures": [figure("penstock", 4.0), figure("fio 1", 2.0, True)]}).returncode == 0
         svg = drawn.read_text(encoding="utf-8")

@@ -48,7 +48,8 @@ EngineState::EngineState(Options options)
       update_(context_, optimizer_, device_update_, options_.plan.update),
       step_(context_, update_, options_.plan),
       shard_reads_(options_.plan, options_.model.units.size()),
-      clock_([this] { return waited(context_.runtime); }, context_.internals.timeline()),
+      clock_(
+          Clock::steady(), [this] { return waited(context_.runtime); }, context_.internals.timeline()),
       wear_(options_.config.penstock),
       communicator_scratch_(*options_.device, options_.runtime->ledger()) {
   context_.shares_memory = options_.plan.shares_memory;

@@ -3,7 +3,7 @@
 namespace penstock::zero {
 
 void StepClock::enter(Phase phase) {
-  const TimePoint now = Clock::steady().now();
+  const TimePoint now = clock_.now();
   const auto end = [&](TimePoint& sum, const char* part) {
     sum += now - since_;
     if (timeline_ != nullptr) timeline_->add("trainer", part, since_);

@@ -21,10 +21,10 @@ namespace penstock::zero {
 /// Used by the trainer's thread, but for times().
 class StepClock {
  public:
-  /// `waited`: how long the thread has waited so far. A timeline, which outlives it, gets the parts of steps; null:
-  /// none does.
-  explicit StepClock(std::function<TimePoint()> waited, swap::Timeline* timeline = nullptr)
-      : waited_(std::move(waited)), timeline_(timeline) {}
+  /// `clock` outlives it, as does the timeline, which gets the parts of steps; null: none does. `waited`: how long the
+  /// thread has waited so far.
+  StepClock(const Clock& clock, std::function<TimePoint()> waited, swap::Timeline* timeline = nullptr)
+      : clock_(clock), waited_(std::move(waited)), timeline_(timeline) {}
 
   void acquire() {
     if (phase_ == Phase::between) enter(Phase::forward);
@@ -52,6 +52,7 @@ class StepClock {
   enum class Phase : std::uint8_t { between, forward, backward, stepping };
   void enter(Phase phase);
 
+  const Clock& clock_;
   const std::function<TimePoint()> waited_;
   swap::Timeline* const timeline_;
   Phase phase_ = Phase::between;

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <chrono>
 #include <cstdint>
-#include <thread>
 
 namespace penstock::zero {
 namespace {
@@ -12,90 +11,92 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t units = 2;
 
-void sleep(int ms) {
-  std::this_thread::sleep_for(milliseconds(ms));
-}
+class StepClockTest : public testing::Test, public Clock {
+ public:
+  [[nodiscard]] TimePoint now() const noexcept override { return now_; }
 
-/// Forward and backward of two units, and the time between the two before it.
-void micro_batch(StepClock& clock, std::uint32_t number, int between, int forward, int backward) {
-  sleep(between);
-  clock.acquire();
-  clock.acquire();
-  sleep(forward);
-  clock.gradients();
-  clock.reduced(number, units);
-  clock.acquire();
-  sleep(backward);
-  clock.gradients();
-  clock.reduced(number, units);
-}
+ protected:
+  void pass(int ms) { now_ += milliseconds(ms); }
+  /// Forward and backward of two units, and the time between the two before it.
+  void micro_batch(std::uint32_t number, int between, int forward, int backward) {
+    pass(between);
+    clock_.acquire();
+    clock_.acquire();
+    pass(forward);
+    clock_.gradients();
+    clock_.reduced(number, units);
+    clock_.acquire();
+    pass(backward);
+    clock_.gradients();
+    clock_.reduced(number, units);
+  }
+  /// Ends the step.
+  [[nodiscard]] StepOutcome end() {
+    StepOutcome outcome;
+    clock_.end(outcome);
+    return outcome;
+  }
 
-TEST(StepClock, DividesTheTimeOfAStep) {
-  TimePoint waited{};
-  StepClock clock([&] { return waited; });
-  micro_batch(clock, 1, 50, 10, 20);
-  micro_batch(clock, 2, 50, 10, 20);
-  sleep(50);
-  waited += milliseconds(7);  // for something else
-  clock.begin_stepping();
-  sleep(5);
-  waited += milliseconds(3);
-  StepOutcome outcome;
-  clock.end(outcome);
+  TimePoint now_{}, waited_{};
+  StepClock clock_{*this, [this] { return waited_; }};
+};
 
-  // Sleeps take at least their time; what is counted elsewhere would be 50 ms more.
-  EXPECT_GE(outcome.forward, milliseconds(20));
-  EXPECT_LT(outcome.forward, milliseconds(60));
-  EXPECT_GE(outcome.backward, milliseconds(40));
-  EXPECT_LT(outcome.backward, milliseconds(80));
-  EXPECT_GE(outcome.stepping, milliseconds(5));
-  EXPECT_LT(outcome.stepping, milliseconds(45));
-  EXPECT_EQ(clock.times().steps, 1u);
-  EXPECT_EQ(clock.times().forward, outcome.forward);
-  EXPECT_EQ(clock.times().waiting, milliseconds(3));
+TEST_F(StepClockTest, DividesTheTimeOfAStep) {
+  micro_batch(1, 50, 10, 20);
+  micro_batch(2, 50, 10, 20);
+  pass(50);
+  waited_ += milliseconds(7);  // for something else
+  clock_.begin_stepping();
+  pass(5);
+  waited_ += milliseconds(3);
+  const StepOutcome outcome = end();
+
+  EXPECT_EQ(outcome.forward, milliseconds(20));
+  EXPECT_EQ(outcome.backward, milliseconds(40));
+  EXPECT_EQ(outcome.stepping, milliseconds(5));
+  const StepTimes all = clock_.times();
+  EXPECT_EQ(all.steps, 1u);
+  EXPECT_EQ(all.forward, milliseconds(20));
+  EXPECT_EQ(all.waiting, milliseconds(3));
 }
 
 /// Both micro-batches go through a unit before the next one.
-TEST(StepClock, HasOneForwardAndOneBackwardOfATrainerThatGoesUnitByUnit) {
-  StepClock clock([] { return TimePoint(); });
-  clock.acquire();
-  sleep(10);
+TEST_F(StepClockTest, HasOneForwardAndOneBackwardOfATrainerThatGoesUnitByUnit) {
+  clock_.acquire();
+  pass(10);
   for (std::size_t unit = 0; unit < units; ++unit) {
-    clock.acquire();
+    clock_.acquire();
     for (std::uint32_t number = 1; number <= 2; ++number) {
-      clock.gradients();
-      sleep(10);
-      clock.reduced(number, units);
+      clock_.gradients();
+      pass(20);
+      clock_.reduced(number, units);
     }
-    if (unit == 0) sleep(50);
+    if (unit == 0) pass(3);
   }
-  StepOutcome outcome;
-  clock.begin_stepping();
-  clock.end(outcome);
+  clock_.begin_stepping();
+  const StepOutcome outcome = end();
 
-  EXPECT_LT(outcome.forward, milliseconds(50));
-  EXPECT_GE(outcome.backward, milliseconds(90));
+  EXPECT_EQ(outcome.forward, milliseconds(10));
+  EXPECT_EQ(outcome.backward, milliseconds(83));
 }
 
-TEST(StepClock, ForgetsAStepThatIsAbandonedAndAddsOthers) {
-  TimePoint waited{};
-  StepClock clock([&] { return waited; });
-  micro_batch(clock, 1, 0, 30, 30);
-  clock.restart();
-  StepOutcome first, second;
-  for (StepOutcome* const outcome : {&first, &second}) {
-    micro_batch(clock, 1, 0, 1, 1);
-    clock.begin_stepping();
-    clock.interrupt();
-    sleep(30);
-    clock.begin_stepping();
-    clock.end(*outcome);
+TEST_F(StepClockTest, ForgetsWhatIsAbandonedAndAddsSteps) {
+  micro_batch(1, 0, 30, 30);
+  clock_.restart();
+  for (int i = 0; i < 2; ++i) {
+    micro_batch(1, 0, 1, 2);
+    clock_.begin_stepping();
+    pass(4);
+    clock_.interrupt();  // an error, after which the call is repeated
+    pass(30);
+    clock_.begin_stepping();
+    pass(4);
+    EXPECT_EQ(end().stepping, milliseconds(8));
   }
 
-  EXPECT_LT(first.forward, milliseconds(30));
-  EXPECT_LT(first.stepping, milliseconds(30));
-  EXPECT_EQ(clock.times().steps, 2u);
-  EXPECT_EQ(clock.times().backward, first.backward + second.backward);
+  EXPECT_EQ(clock_.times().steps, 2u);
+  EXPECT_EQ(clock_.times().forward, milliseconds(2));
+  EXPECT_EQ(clock_.times().backward, milliseconds(4));
 }
 
 }  // namespace
