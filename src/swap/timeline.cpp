@@ -78,8 +78,8 @@ void Timeline::append(const std::string& event) {
   size_ += event.size() + 2;
 }
 
-void Timeline::add(std::string_view track, std::string_view name, TimePoint begin, ByteCount bytes) {
-  const TimePoint end = Clock::steady().now();
+void Timeline::add(std::string_view track, std::string_view name, TimePoint begin, TimePoint end,
+                   ByteCount bytes) {
   const std::lock_guard lock(mutex_);
   if (ended_) return;
   std::string event = "{\"name\": " + json_string(name) + ", \"cat\": " + json_string(track) +

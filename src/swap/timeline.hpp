@@ -31,7 +31,11 @@ class Timeline {
   Timeline& operator=(const Timeline&) = delete;
 
   /// Something that took from `begin` to now. Of one track, those at the same time are in rows of their own.
-  void add(std::string_view track, std::string_view name, TimePoint begin, ByteCount bytes = {});
+  void add(std::string_view track, std::string_view name, TimePoint begin, ByteCount bytes = {}) {
+    add(track, name, begin, Clock::steady().now(), bytes);
+  }
+  void add(std::string_view track, std::string_view name, TimePoint begin, TimePoint end,
+           ByteCount bytes = {});
   /// Writes what was added, if that is much or a second old. Called now and then, without a lock.
   void flush();
   /// Why nothing is written any more, once; else empty.

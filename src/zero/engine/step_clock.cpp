@@ -6,7 +6,7 @@ void StepClock::enter(Phase phase) {
   const TimePoint now = clock_.now();
   const auto end = [&](TimePoint& sum, const char* part) {
     sum += now - since_;
-    if (timeline_ != nullptr) timeline_->add("trainer", part, since_);
+    if (timeline_ != nullptr) timeline_->add("trainer", part, since_, now);
   };
   switch (phase_) {
     case Phase::between: break;

@@ -172,8 +172,9 @@ TEST(RankReport, OfATimelineHasWhatItsPartsDo) {
     for (int i = 0; i < 2; ++i) ASSERT_TRUE(step(*rank));
   }
 
-  std::set<std::string> tracks, names;
+  std::set<std::string> tracks, names, rows;
   for (const Json::Value& event : parse(contents(file))) {
+    if (event["ph"] == "M") rows.insert(event["args"]["name"].asString());
     if (event["ph"] != "X") continue;
     tracks.insert(event["cat"].asString());
     names.insert(event["name"].asString());
@@ -182,6 +183,7 @@ TEST(RankReport, OfATimelineHasWhatItsPartsDo) {
   for (const char* track : {"gathers", "reductions", "updates by the CPU", "reads of path 0",
                             "writes of path 0", "waits for tiles", "trainer"})
     EXPECT_EQ(tracks.count(track), 1u) << track;
+  EXPECT_EQ(rows.count("trainer 2"), 0u) << "its parts follow each other";
   EXPECT_EQ(names.count("first"), 1u);
   EXPECT_EQ(names.count("second optimizer tile 1"), 1u);
 }
