@@ -127,7 +127,12 @@ Result<ByteCount> Runtime::limit_memory(ByteCount most) {
       free.push_back(s.arena.bytes().subspan(ByteCount(range.begin), ByteCount(range.length)));
   }
   s.wake();
-  limited_->give_back(internals, free);
+  if (limited_->refused != end) limited_->give_back(internals, free);
+  const RuntimeInternals::GivenBack& memory = limited_->memory;
+  if (memory.ranges.empty() && !memory.reason.empty() && limited_->refused != end) {
+    limited_->refused = end;
+    internals.add_message("limit_memory() gave no host memory back: " + memory.reason);
+  }
   return size - limited_->memory.bytes;
 }
 

@@ -5,6 +5,7 @@
 #include <penstock/swap/runtime.hpp>
 
 #include <cstddef>
+#include <optional>
 #include <set>
 #include <span>
 
@@ -13,7 +14,9 @@ namespace penstock::swap {
 /// The pages that Runtime::limit_memory() has given back.
 struct Runtime::Limited {
   RuntimeInternals::GivenBack memory;
-  std::set<const std::byte*> pages;  ///< of it, which the kernel has taken
+  std::set<const std::byte*> pages;  ///< of it
+  std::optional<ByteCount>
+      refused;  ///< the limit at which no page could be given back: that is not tried again
 
   /// Gives back the whole pages of `free` that are not given back yet.
   void give_back(const RuntimeInternals& internals, std::span<const HostSpan> free);
