@@ -9,13 +9,14 @@
 
 namespace penstock::kernels {
 
-/// The coefficients as a Lane's operands, constructed once before a loop.
+/// The coefficients as a Lane's operands, constructed once before a loop, also from another Lane's.
 template <class Lane>
 struct AdamOperands {
   typename Lane::Operand gradient_factor, beta1, one_minus_beta1, beta2, one_minus_beta2, denominator_factor,
       epsilon, decay, step_factor;
 
-  PENSTOCK_ELEMENT explicit AdamOperands(const AdamCoefficients& c)
+  template <class Coefficients>
+  PENSTOCK_ELEMENT explicit AdamOperands(const Coefficients& c)
       : gradient_factor(c.gradient_factor),
         beta1(c.beta1),
         one_minus_beta1(c.one_minus_beta1),

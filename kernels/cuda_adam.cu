@@ -11,6 +11,15 @@ namespace {
 
 using BlockNumber = unsigned long long;  // the type that atomicMin takes
 
+template <class Lane, class Gradient>
+__device__ typename Lane::F lane_of(const Gradient* gradient) {
+  if constexpr (Lane::size == 1) {
+    return widen(gradient[0]);
+  } else {
+    return {widen(gradient[0]), widen(gradient[1])};
+  }
+}
+
 /// Updates a run, as many elements at a time as the warp's Slots have. All of these are loaded before the first is
 /// computed. Returns whether the thread's elements are finite.
 template <class Slots, class Format, class Gradient>
@@ -32,13 +41,14 @@ __device__ bool update_run(const Run& run, AdamDecay decay, const Coefficients& 
     }
     scales.renew(decay, coefficients);
   }
-  Largest<ScalarLane> largest;
+  using Lane = typename Format::Lane;
+  Largest<Lane> largest;
 #pragma unroll 1
   for (Slots slots{0, run.count}; slots.begin < run.count; slots.begin += Slots::warp_elements) {
     if (!Format::Scales::exist || !loads_once) load(slots);
 #pragma unroll
-    for (unsigned k = 0; k < Slots::count; ++k) {
-      if (slots.holds(k)) state.update(slots, k, decay, coefficients, widen(gradient[k]), largest);
+    for (unsigned k = 0; k < Slots::count; k += Lane::size) {
+      if (slots.holds(k)) state.update(slots, k, decay, coefficients, lane_of<Lane>(&gradient[k]), largest);
     }
     if constexpr (requires { state.divide(); }) {
       if (largest.most >= not_finite) state.masters.make_storable();

@@ -3,9 +3,10 @@
 // A tile's state in the formats of the CUDA Adam kernel: a warp updates a run of a block, and each of its threads the
 // elements in its slots, in registers. A format defines
 //   group, narrow_group  elements of a thread that it accesses at once in aligned runs, and at least in others
+//   Lane                 of the elements that update() updates at once
 //   Scales               of a run's moments; empty if `exist` is false
-//   State<Slots>         the elements in a thread's slots. update() updates one and adds it to `largest`, which shows
-//                        whether one is not finite; in split formats divide() then divides all masters
+//   State<Slots>         the elements in a thread's slots. update() updates a lane and adds it to `largest`, which
+//                        shows whether one is not finite; in split formats divide() then divides all masters
 // Internal to the CUDA sources.
 
 #include "kernels/adam_formula.hpp"
@@ -99,6 +100,7 @@ template <StateFormat the_format, class Moment, class Parameter>
 struct NarrowMasterFormat {
   static constexpr StateFormat format = the_format;
   static constexpr unsigned group = group_of<Moment>, narrow_group = 1;
+  using Lane = ScalarLane;
   using Scales = NoScales;
 
   template <class Slots>
@@ -145,6 +147,7 @@ template <>
 struct MomentsFormat<float> {
   static constexpr StateFormat format = StateFormat::moments;
   static constexpr unsigned group = group_of<float>, narrow_group = 1;
+  using Lane = ScalarLane;
   using Scales = NoScales;
 
   template <class Slots>
@@ -159,6 +162,7 @@ template <class Parameter>
 struct Fp32Format {
   static constexpr StateFormat format = StateFormat::fp32;
   static constexpr unsigned group = group_of<float>, narrow_group = 1;
+  using Lane = ScalarLane;
   using Scales = NoScales;
 
   template <class Slots>
@@ -227,6 +231,7 @@ struct SplitMasters {
 struct SplitFormat {
   static constexpr StateFormat format = StateFormat::split;
   static constexpr unsigned group = group_of<float>, narrow_group = 1;
+  using Lane = ScalarLane;
   using Scales = NoScales;
 
   template <class Slots>
@@ -265,6 +270,7 @@ struct SplitFormat {
 struct SplitBf16Format {
   static constexpr StateFormat format = StateFormat::split_bf16;
   static constexpr unsigned group = group_of<U16>, narrow_group = 1;
+  using Lane = ScalarLane;
   using Scales = NoScales;
 
   template <class Slots>

@@ -14,7 +14,7 @@
 //   multiples<step>      {0, step, 2 step, …} as U
 //   larger_upper         larger() for numbers given by their upper halves, as W
 //   load_words, store_words
-//                        16-bit integers in memory as W
+//                        16-bit integers in memory as W. No formula shifts a bit out of a W to the left
 //   upper_words, lower_words, joined
 //                        the halves of U, and the U that has given halves
 //   upper                the U with W as its upper half and zeros below

@@ -154,7 +154,7 @@ std::string_view instruction_of(std::string_view line) {
   if (begin == 0 || end == line.npos || end < begin) return {};
   if (line[begin] != '@' && std::islower(static_cast<unsigned char>(line[begin])) == 0) return {};
   const std::string_view rest = line.substr(end + 1);
-  return rest.empty() || rest == "}" ? line.substr(begin, end - begin) : std::string_view();
+  return rest.empty() || rest == "}" || rest == "\t" ? line.substr(begin, end - begin) : std::string_view();
 }
 
 }  // namespace

@@ -151,6 +151,12 @@ template <class T>
 constexpr auto least = [](T a, T b) { return std::min(a, b); };
 template <class T>
 constexpr auto most = [](T a, T b) { return std::max(a, b); };
+template <auto function>
+constexpr auto each_half = [](u32 a, u32 b) {
+  const auto halves = [](u16 upper, u16 lower) { return u32{upper} << 16 | lower; };
+  return halves(function(static_cast<u16>(a >> 16), static_cast<u16>(b >> 16)),
+                function(static_cast<u16>(a), static_cast<u16>(b)));
+};
 
 /// The amount of a shift is 32 bits long whatever it shifts.
 template <class T, auto function>
@@ -320,10 +326,12 @@ const std::map<std::string_view, Operation> operations = {
      {nullptr, 5, Group::warp, load_matrices_transposed}},
     {"mad.lo.s32", {multiply_add, 4}},
     {"max.f32", {binary<float, maximum>, 3}},
+    {"max.u16x2", {binary<u32, each_half<most<u16>>>, 3}},
     {"max.u32", {binary<u32, most<u32>>, 3}},
     {"max.u64", {binary<u64, most<u64>>, 3}},
     {"min.f32", {binary<float, minimum>, 3}},
     {"min.s32", {binary<std::int32_t, least<std::int32_t>>, 3}},
+    {"min.u16x2", {binary<u32, each_half<least<u16>>>, 3}},
     {"min.u32", {binary<u32, least<u32>>, 3}},
     {"min.u64", {binary<u64, least<u64>>, 3}},
     {"mov.b32", {copy<u32>, 2}},

@@ -76,8 +76,8 @@ pathlib.Path(arguments["--json"]).write_text(json.dumps({{
 """
 
 
-def trainer(trace, report, trap=False):
-    """A gpt_train that writes these, or prints that a check passed."""
+def trainer(trace, report, trap=False, untraced=None):
+    """A gpt_train that writes these, without --trace only `untraced`, or prints that a check passed."""
     return f"""#!{sys.executable}
 import json, pathlib, signal, sys, time
 arguments = dict(zip(sys.argv, sys.argv[1:]))
@@ -85,8 +85,9 @@ if "--check" in sys.argv:
     print("check passed: on disk 12ab, in memory 12ab")
     sys.exit(0)
 def write(*_):
-    pathlib.Path(arguments["--trace"]).write_text(json.dumps({trace!r}))
-    pathlib.Path(arguments["--json"]).write_text(json.dumps({report!r}))
+    if "--trace" in arguments:
+        pathlib.Path(arguments["--trace"]).write_text(json.dumps({trace!r}))
+    pathlib.Path(arguments["--json"]).write_text(json.dumps({report!r} if "--trace" in arguments else {untraced!r}))
     sys.exit({143 if trap else 0})
 {"signal.signal(signal.SIGTERM, write); time.sleep(60)" if trap else "write()"}
 """
@@ -372,8 +373,7 @@ class GpuRun(unittest.TestCase):
     def test_losses_that_differ_from_those_on_plain_buffers_fail(self):
         _, part, _, _ = self.run_against_plain(reporter([1] * 5), reporter([1] * 5, losses=(5.5, 5.250001)))
 
-        self.assertEqual(part["failures"][0], "the losses of step 2 differ: 5.25 with the engine, 5.250001 on plain "
-                                              "buffers")
+        self.assertEqual(part["failures"][0], "the losses of step 2 differ: 5.25 of gpt_train, 5.250001 of gpt_plain")
 
     def test_a_loss_that_is_not_finite_fails_a_training_and_a_comparison(self):
         diverged = traced(step_from(0), step_from(10), step_from(20)[:-1])
@@ -403,13 +403,36 @@ class GpuRun(unittest.TestCase):
         self.assertEqual(part["figures"]["preset"], "124m")
         self.assertIn("--preset 124m --context 1024", log)
 
+    def test_seven_billion_on_disk_has_the_results_of_seven_billion_on_the_device(self):
+        trace, report = traced(step_from(0), step_from(10), step_from(20)[:-1])
+        report |= {"median_step_seconds": 10, "digest": "12ab"}
+        other_loss = {**report, "steps": [{**step, "loss": 5.5} for step in report["steps"]]}
+        usage = unittest.mock.Mock(free=1 << 40)
+        cases = [  # the device's memory, the seconds that are needed, its report, failures, what the table says
+            (80, 100, report, [], "the same losses as on the device"),
+            (80, 100, {**report, "digest": "34cd"}, ["the digests differ: 12ab on disk, 34cd on the device"], ""),
+            (80, 100, other_loss, ["the losses of step 2 differ: 4.5 of the run on disk, 5.5 of the run on the device"],
+             ""),
+            (40, 100, other_loss, [], "not compared with a run on the device"),
+            (80, 500, other_loss, [], "not compared with a run on the device")]
+        for memory, needed, on_device, failures, said in cases:
+            with self.subTest(memory=memory, needed=needed, failures=failures), \
+                    unittest.mock.patch.object(training.shutil, "disk_usage", return_value=usage), \
+                    unittest.mock.patch.object(training, "device_memory_bytes", return_value=memory << 30), \
+                    unittest.mock.patch.object(training, "SEVEN_BILLION_DEVICE_SECONDS", needed):
+                _, run, table, _ = self.run_parts([Part("p", "", 300, training.seven_billion, needs_gpu=False)],
+                                                  {"gpt_train": trainer(trace, report, untraced=on_device)})
+            self.assertEqual(run["parts"][0]["failures"], failures)
+            self.assertIn(said, table)
+
     def test_seven_billion_needs_disk_space_equal_digests_and_a_falling_loss(self):
         three = (step_from(0), step_from(10), step_from(20)[:-1])
         usage = unittest.mock.Mock(free=48 << 30)
-        with unittest.mock.patch.object(training.shutil, "disk_usage", return_value=usage):
+        with unittest.mock.patch.object(training.shutil, "disk_usage", return_value=usage), \
+                unittest.mock.patch.object(training, "device_memory_bytes", return_value=24 << 30):
             status, part, table, _ = self.run_training(training.seven_billion, *three)
             self.assertEqual((status, part["figures"]["small_digest"]), (0, "12ab"), part)
-            self.assertIn("a step reads 40.0 GB and writes 30.0; small: digests equal on disk and in memory", table)
+            self.assertIn("a step reads 40.0 GB and writes 30.0; not compared with a run on the device", table)
             rising = traced(*three)
             rising[1]["steps"][-1]["loss"] = 6
             status, report, _, _ = self.run_parts(

@@ -63,28 +63,30 @@ class Model(typing.NamedTuple):
     context: int
     sequences: int  # of a micro-batch
     steps: int
+    rate: float  # at which the loss falls in the first steps, which are all there are: larger models need lower ones
 
 
-ONE_BILLION = Model("1b", 1.05e9, 16384, 1, 8)
-ONE_BILLION_PLAIN = Model("1b", 1.05e9, 8192, 1, 8)
-SMALLER_PLAIN = Model("124m", 0.13e9, 1024, 8, 12)  # for a device on which that does not fit
-ONE_BILLION_LONG = Model("1b", 1.05e9, 65536, 1, 5)
-SEVEN_BILLION = Model("7b", 7.07e9, 1024, 4, 6)
-SMALL = Model("30m", 0.03e9, 128, 2, 4)
+ONE_BILLION = Model("1b", 1.05e9, 16384, 1, 8, 5e-6)
+ONE_BILLION_PLAIN = Model("1b", 1.05e9, 8192, 1, 8, 5e-6)
+SMALLER_PLAIN = Model("124m", 0.13e9, 1024, 8, 12, 1e-4)  # for a device on which that does not fit
+ONE_BILLION_LONG = Model("1b", 1.05e9, 65536, 1, 5, 5e-6)
+SEVEN_BILLION = Model("7b", 7.07e9, 1024, 4, 6, 1e-6)
+SMALL = Model("30m", 0.03e9, 128, 2, 4, 3e-4)
 SPLIT_Q8_BYTES = 2 + 4.51  # of parameter and state on disk, an element
+SEVEN_BILLION_DEVICE_BYTES, SEVEN_BILLION_DEVICE_SECONDS = 64 << 30, 110  # of a run with everything on the device
 ON_DEVICE_BYTES = 20  # an element at most: parameter, gradient and fp32 state, and what the engine gathers
 OVERHEAD_MAX = 0.02  # of the engine with everything on the device, to the same loop on plain buffers
 TURNS_MIN, TURNS_MAX = 2, 5
 RUN_SPARE_SECONDS = 15  # for a step and the digest, after a run is asked to end
 
 
-def configuration(model, device, rate, penstock, **offload_optimizer):
+def configuration(model, device, penstock, **offload_optimizer):
     """The text of a ds_config.json with states and parameters on `device`; the command names the disk's directory."""
     offload = {"device": device, **({"nvme_path": "."} if device == "nvme" else {})}
     return json.dumps({
         "train_micro_batch_size_per_gpu": model.sequences, "gradient_accumulation_steps": 1,
         "bf16": {"enabled": True}, "gradient_clipping": 1.0,
-        "optimizer": {"type": "AdamW", "params": {"lr": rate, "betas": [0.9, 0.95], "weight_decay": 0.1}},
+        "optimizer": {"type": "AdamW", "params": {"lr": model.rate, "betas": [0.9, 0.95], "weight_decay": 0.1}},
         "zero_optimization": {"stage": 3, "offload_param": offload, "offload_optimizer": {**offload, **offload_optimizer}},
         "penstock": penstock}, indent=1)
 
@@ -147,7 +149,7 @@ def in_words(figures):
 
 
 def in_host_memory(session, model, spare_seconds):
-    figures = measure(session, model, configuration(model, "cpu", 3e-4, {}), spare_seconds=spare_seconds)
+    figures = measure(session, model, configuration(model, "cpu", {}), spare_seconds=spare_seconds)
     return in_words(figures), figures
 
 
@@ -162,7 +164,7 @@ def one_billion_long(session):
 def one_billion_streamed(session):
     """The GPU updates all states, which pass through it. The rate counts what is copied in each direction: states and
     gradients to the device, states and parameters to the host."""
-    figures = measure(session, ONE_BILLION, configuration(ONE_BILLION, "cpu", 3e-4, {}, ratio=0))
+    figures = measure(session, ONE_BILLION, configuration(ONE_BILLION, "cpu", {}, ratio=0))
     copied = (12 + 2) * figures["report"]["parameters"]
     rate = copied / figures["sweep"] / 1e9
     return (f"{in_words(figures)}; the sweep copies {copied / 1e9:.1f} GB to the device and as many back in "
@@ -170,7 +172,7 @@ def one_billion_streamed(session):
 
 
 def one_billion_on_device(session):
-    figures = measure(session, ONE_BILLION, configuration(ONE_BILLION, "none", 3e-4, {}))
+    figures = measure(session, ONE_BILLION, configuration(ONE_BILLION, "none", {}))
     kernels = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in figures["kernels"].items())
     return (f"{in_words(figures)}; step / (forward + backward) {figures['to_compute']:.3f}; the library's kernels in a "
             f"step: {kernels}"), figures
@@ -198,7 +200,7 @@ def report_of(session, program, model, config, device, stop_after):
 
 def in_turns(session, model, device):
     """Trains with the engine and on plain buffers in turns, as many as fit into the part's time. Yields the reports."""
-    config = write_configuration(session, configuration(model, "none", 3e-4, {}))
+    config = write_configuration(session, configuration(model, "none", {}))
     programs, longest = ["gpt_train", "gpt_plain"], 0.0
     for turn in range(TURNS_MAX):
         if turn >= TURNS_MIN and session.seconds_left() < 1.2 * longest + 2 * RUN_SPARE_SECONDS:
@@ -214,10 +216,12 @@ def in_turns(session, model, device):
 
 
 def check_same_losses(session, reports):
-    losses = [losses_of(program, reports[program]) for program in ("gpt_train", "gpt_plain")]
-    for number, (engine, plain) in enumerate(zip(*losses), start=1):
-        if engine != plain:
-            session.fail(f"the losses of step {number} differ: {engine!r} with the engine, {plain!r} on plain buffers")
+    """Of two trainings, by their names."""
+    one, other = reports
+    losses = [losses_of(name, report) for name, report in reports.items()]
+    for number, pair in enumerate(zip(*losses), start=1):
+        if pair[0] != pair[1]:
+            session.fail(f"the losses of step {number} differ: {pair[0]!r} of {one}, {pair[1]!r} of {other}")
             return
 
 
@@ -249,7 +253,7 @@ def check_disk(session, needed):
 
 def same_bits(session, device=("--cuda",)):
     """Trains a small model in split_q8 on disk with the least memory, then in memory, and compares the digests."""
-    text = configuration(SMALL, "nvme", 3e-4, {"state_format": "split_q8"})
+    text = configuration(SMALL, "nvme", {"state_format": "split_q8"})
     command = training_command(session, ["--check", "--ranks", 1, *model_arguments(SMALL, device)],
                                write_configuration(session, text))
     return checked_digest(session.succeed(command, 90).out)
@@ -259,7 +263,7 @@ def seven_billion(session):
     check_disk(session, SEVEN_BILLION.parameters * SPLIT_Q8_BYTES + (1 << 30))
     digest = same_bits(session)
     # With 64 GiB of host memory all tiles would be kept there.
-    text = configuration(SEVEN_BILLION, "nvme", 1e-4,
+    text = configuration(SEVEN_BILLION, "nvme",
                          {"state_format": "split_q8", "host_budget": "32GiB", "device_budget": "16GiB"})
     figures = measure(session, SEVEN_BILLION, text, spare_seconds=140)  # the digest reads all states
     if not figures["last_loss"] < figures["first_loss"]:
@@ -268,5 +272,20 @@ def seven_billion(session):
              for name in ("read_bytes", "written_bytes")]
     if not min(moved) > SEVEN_BILLION.parameters:
         session.fail(f"the steps read {moved[0]:.0f} bytes and wrote {moved[1]:.0f}: the states were not on disk")
-    return (f"{in_words(figures)}; a step reads {moved[0] / 1e9:.1f} GB and writes {moved[1] / 1e9:.1f}; small: digests "
-            "equal on disk and in memory"), {**figures, "small_digest": digest}
+    compared = compare_with_device_memory(session, figures["report"])
+    return (f"{in_words(figures)}; a step reads {moved[0] / 1e9:.1f} GB and writes {moved[1] / 1e9:.1f}; {compared}; "
+            "small: digests equal on disk and in memory"), {**figures, "small_digest": digest}
+
+
+def compare_with_device_memory(session, on_disk):
+    """Trains the same with everything on the device, where it fits and time is left, and compares the results."""
+    fits = device_memory_bytes(session) >= SEVEN_BILLION_DEVICE_BYTES
+    if not fits or session.seconds_left() < SEVEN_BILLION_DEVICE_SECONDS:
+        return (f"not compared with a run on the device: that needs {SEVEN_BILLION_DEVICE_BYTES >> 30} GiB there, and "
+                f"{SEVEN_BILLION_DEVICE_SECONDS} s")
+    config = write_configuration(session, configuration(SEVEN_BILLION, "none", {"state_format": "split_q8"}))
+    on_device = report_of(session, "gpt_train", SEVEN_BILLION, config, ("--cuda",), session.seconds_left() - 10)
+    check_same_losses(session, {"the run on disk": on_disk, "the run on the device": on_device})
+    if len(on_device["steps"]) == len(on_disk["steps"]) and on_device["digest"] != on_disk["digest"]:
+        session.fail(f"the digests differ: {on_disk['digest']} on disk, {on_device['digest']} on the device")
+    return "the same losses as on the device"

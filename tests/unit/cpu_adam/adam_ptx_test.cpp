@@ -133,9 +133,15 @@ struct GpuOutcome {
   CountedMemory::Accesses accesses;
 };
 
+enum class Gpu { hopper, before_hopper };
+
+const PtxModule& module_of(Gpu gpu) {
+  static const PtxModule hopper(PENSTOCK_PTX), before_hopper(PENSTOCK_PTX_BEFORE_HOPPER);
+  return gpu == Gpu::hopper ? hopper : before_hopper;
+}
+
 /// Interprets the kernel's PTX, with a few warps that stride over the tile.
-GpuOutcome run_on_gpu(const Tile& tile, const AdamConfig& config, std::uint64_t step) {
-  static const PtxModule module(PENSTOCK_PTX);
+GpuOutcome run_on_gpu(const Tile& tile, const AdamConfig& config, std::uint64_t step, Gpu gpu = Gpu::hopper) {
   const AdamTile on_host = tile.get();
   const auto coefficients = adam_coefficients(config, step, 0.5f).value();
   const struct {
@@ -149,7 +155,7 @@ GpuOutcome run_on_gpu(const Tile& tile, const AdamConfig& config, std::uint64_t 
   const void* const arguments[] = {&coefficients, &operands, &gradient, &flag, &count};
   const CountedMemory memory{on_host.state, on_host.gradient, on_host.parameter,
                              ConstHostSpan(std::span<const std::uint64_t>(flag, 1))};
-  module.bind(tile.kernel(), {.blocks = 2, .threads = 64}, arguments)(memory);
+  module_of(gpu).bind(tile.kernel(), {.blocks = 2, .threads = 64}, arguments)(memory);
   outcome.accesses = memory.accesses();
   return outcome;
 }
@@ -163,7 +169,7 @@ TileValues values_of(std::size_t count) {
 
 /// Steps on the CPU and on the GPU, with gradients that change their signs.
 void expect_same_bits(const Variant& variant, DType gradient, AdamDecay decay, std::size_t count,
-                      const Shifts& shifts = {}) {
+                      const Shifts& shifts = {}, Gpu kind = Gpu::hopper) {
   SCOPED_TRACE(variant.name() + ", gradient " + std::string(to_string(gradient)) + ", decay " +
                std::to_string(int(decay)) + ", " + std::to_string(count) + " elements, shifts " +
                std::to_string(shifts.state) + " " + std::to_string(shifts.gradient) + " " +
@@ -174,7 +180,7 @@ void expect_same_bits(const Variant& variant, DType gradient, AdamDecay decay, s
   for (std::uint64_t step = 1; step <= 3; ++step) {
     const AdamConfig config = adam(decay, step);
     ASSERT_TRUE(adam_step(config, step, 0.5f, cpu.get()).has_value());
-    ASSERT_EQ(run_on_gpu(gpu, config, step).first_non_finite_block, none);
+    ASSERT_EQ(run_on_gpu(gpu, config, step, kind).first_non_finite_block, none);
     ASSERT_TRUE(gpu.bytes() == cpu.bytes()) << "step " << step;
     for (std::size_t i = 0; i < count; i += 3) values.gradient[i] *= -0.5f;
     for (const Tile* tile : {&cpu, &gpu}) tile->set_gradient(values.gradient);
@@ -316,6 +322,15 @@ TEST(AdamPtxQ8, BoundsRunsOfCoarseCodesAsTheCpuDoes) {
     ASSERT_TRUE(gpu.bytes() == cpu.bytes()) << step;
     for (std::size_t i = 0; i < count; ++i) gradient[i] *= i % 256 == 0 ? 0.0f : 0.5f;
     for (const Tile* tile : {&cpu, &gpu}) tile->set_gradient(gradient);
+  }
+}
+
+TEST(AdamPtxQ8, GivesTheSameBitsOnGpusWithoutInstructionsForPairs) {
+  for (const AdamDecay decay : decays) {
+    for (const std::size_t count : std::initializer_list<std::size_t>{9, 257, 520, 16384 + 300}) {
+      ASSERT_NO_FATAL_FAILURE(expect_same_bits({StateFormat::split_q8, DType::bf16}, DType::bf16, decay,
+                                               count, {}, Gpu::before_hopper));
+    }
   }
 }
 
