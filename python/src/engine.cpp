@@ -298,6 +298,11 @@ void Engine::write_events(const std::vector<std::tuple<std::string, double, std:
   run([&] { return penstock_engine_write_events(engine.get(), given.data(), given.size()); });
 }
 
+nb::list Engine::take_messages() {
+  const auto engine = engine_.get("Engine.take_messages");
+  return lines_of([&](penstock_lines** lines) { return penstock_engine_take_messages(engine.get(), lines); });
+}
+
 nb::list Engine::notes() const {
   const auto engine = engine_.get("Engine.notes");
   return lines_of([&](penstock_lines** lines) { return penstock_engine_notes(engine.get(), lines); });
@@ -412,6 +417,7 @@ elements, dtype), with address 0 where there is none; memory is contiguous and t
       .def("save_report", &Engine::save_report, nb::arg("file"), nb::arg("format"), nb::arg("with_changes"))
       .def("write_events", &Engine::write_events, nb::arg("events"))
       .def_prop_ro("notes", &Engine::notes)
+      .def("take_messages", &Engine::take_messages)
       .def("digest", &Engine::digest)
       .def("commit", &Engine::commit, nb::arg("client"))
       .def("save_checkpoint", &Engine::save_checkpoint, nb::arg("directory"), nb::arg("client"),

@@ -218,6 +218,13 @@ penstock_error* penstock_engine_write_events(penstock_engine* engine, const pens
   });
 }
 
+penstock_error* penstock_engine_take_messages(penstock_engine* engine, penstock_lines** lines) {
+  return c::call(__func__, {{"engine", engine}, {"lines", lines}}, [&]() -> Result<void> {
+    c::give(lines, penstock_lines{engine->job->rank->runtime().take_messages()});
+    return ok();
+  });
+}
+
 penstock_error* penstock_engine_notes(const penstock_engine* engine, penstock_lines** lines) {
   return c::call(__func__, {{"engine", engine}, {"lines", lines}}, [&]() -> Result<void> {
     c::give(lines, penstock_lines{engine->job->rank->notes()});

@@ -34,6 +34,7 @@ std::string properties_of(const AccessTrace::Tensor& tensor) {
   std::string text = tensor.on_disk ? "disk" : "memory";
   if (tensor.write_behind) text += ",write_behind";
   if (!tensor.retain) text += ",dropped";
+  if (tensor.home_in_memory) text += ",home";
   if (tensor.transient) text += ",transient";
   return text;
 }
@@ -115,10 +116,12 @@ class Reader {
         tensor.write_behind = true;
       } else if (property == "dropped") {
         tensor.retain = false;
+      } else if (property == "home") {
+        tensor.home_in_memory = true;
       } else if (property == "transient") {
         tensor.transient = true;
       } else {
-        return refused("disk, memory, write_behind, dropped or transient", property);
+        return refused("disk, memory, write_behind, dropped, home or transient", property);
       }
     }
     if (places != 1) return refused("disk or memory among its properties", all);

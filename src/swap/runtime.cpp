@@ -82,7 +82,7 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
   if (!arena) return arena.error();
   std::unique_ptr<Timeline> timeline;
   if (!options.timeline_file.empty()) {
-    PENSTOCK_TRY_ASSIGN(timeline, Timeline::create(options.timeline_file));
+    PENSTOCK_TRY_ASSIGN(timeline, Timeline::create(options.timeline_file, options.timeline_process));
   }
   std::unique_ptr<Runtime> runtime(new Runtime(std::make_shared<RuntimeState>(
       std::move(options), std::move(*arena), std::move(paths), std::move(timeline))));
@@ -279,6 +279,7 @@ void Runtime::wait_for_stores(std::size_t count) {
 }
 
 Result<void> Runtime::flush() {
+  state_->change([this] { state_->residency.queue_stores_of_homes(); });
   return RuntimeInternals(*this).wait_until([this] { return state_->residency.all_stored(); },
                                             StallCause::stores);
 }
@@ -368,9 +369,7 @@ TimePoint Runtime::stall_time(StallCause cause) const {
 }
 
 std::vector<PathReport> Runtime::paths() const {
-  std::vector<PathReport> reports;
-  for (const auto& path : state_->paths) reports.push_back(path->report());
-  return reports;
+  return state_->path_reports();
 }
 
 TimePoint Runtime::next_deadline() const {

@@ -64,6 +64,22 @@ std::size_t RuntimeInternals::stores_pending() const {
   return state_.residency.stores_pending();
 }
 
+bool RuntimeInternals::memory_is_limited() const {
+  const std::lock_guard lock(state_.mutex);
+  return state_.residency.memory_is_limited();
+}
+
+std::vector<PathReport> RuntimeInternals::paths_when_stored() const {
+  std::map<std::uint32_t, ByteCount> to_store;
+  {
+    const std::lock_guard lock(state_.mutex);
+    to_store = state_.residency.bytes_to_store();
+  }
+  std::vector<PathReport> reports = state_.path_reports();  // later: what is stored meanwhile counts twice
+  for (const auto& [path, bytes] : to_store) reports.at(path).counters.bytes_written += bytes;
+  return reports;
+}
+
 PendingLease RuntimeInternals::request_for_mover(TensorId tensor, Access access, Use use) const {
   auto id = state_.ask(tensor, access, use, /*announced=*/false, /*requester=*/{});
   if (!id) return PendingLease(state_.shared_from_this(), id.error());

@@ -49,6 +49,10 @@ class RuntimeInternals {
   Result<void> sync_files(const std::set<std::uint32_t>& paths) const;
   /// Write-behinds that are not stored yet.
   [[nodiscard]] std::size_t stores_pending() const;
+  /// Whether Runtime::limit_memory() limits it, so that no tensor has its home there.
+  [[nodiscard]] bool memory_is_limited() const;
+  /// Runtime::paths(), with what is not stored yet as if it were written.
+  [[nodiscard]] std::vector<PathReport> paths_when_stored() const;
   /// Makes the mover poll its moves. Safe from any thread, including executor threads.
   void wake() const noexcept;
   [[nodiscard]] Executor& executor() const;

@@ -60,6 +60,12 @@ RuntimeState::RuntimeState(RuntimeOptions given, tiers::HostArena memory,
   }
 }
 
+std::vector<PathReport> RuntimeState::path_reports() const {
+  std::vector<PathReport> reports;
+  for (const auto& path : paths) reports.push_back(path->report());
+  return reports;
+}
+
 Result<void> RuntimeState::pin_earlier_extents() {
   const std::lock_guard lock(mutex);
   for (const PinnedExtent& pinned : options.pinned) PENSTOCK_TRY(residency.pin_earlier(pinned));

@@ -45,6 +45,7 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
     // A move that is blocked frees nothing.
     while (transfers.active() <= transfers.blocked() && residency.fail_starved_request()) residency.advance();
   }
+  [[nodiscard]] std::vector<PathReport> path_reports() const;
   /// Wakes the mover.
   void wake() noexcept;
   /// The same after a change by a caller that has the lock, which it releases; unless there are neither moves nor

@@ -2,6 +2,7 @@
 
 #include "base/utf8.hpp"
 
+#include <unistd.h>
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -42,12 +43,21 @@ std::string microseconds(TimePoint time) {
 
 }  // namespace
 
-Result<std::unique_ptr<Timeline>> Timeline::create(const std::filesystem::path& file, ByteCount size_max) {
+Result<std::unique_ptr<Timeline>> Timeline::create(const std::filesystem::path& file, std::uint32_t process,
+                                                   ByteCount size_max) {
   errno = 0;
   File opened(std::fopen(file.c_str(), "we"));
   if (opened == nullptr)
     return Error::from_errno("Runtime::create", errno).object(file.string()).note("it is timeline_file");
-  return std::unique_ptr<Timeline>(new Timeline(file, std::move(opened), size_max));
+  return std::unique_ptr<Timeline>(new Timeline(file, std::move(opened), process, size_max));
+}
+
+Timeline::Timeline(std::filesystem::path path, File file, std::uint32_t process, ByteCount size_max)
+    : path_(std::move(path)),
+      process_(std::to_string(process)),
+      size_max_(size_max.value()),
+      file_(std::move(file)) {
+  describe("process_name", 0, "\"name\": \"rank " + process_ + "\"");
 }
 
 Timeline::~Timeline() {
@@ -67,9 +77,13 @@ std::uint32_t Timeline::row_of(std::string_view track, TimePoint begin, TimePoin
   rows.push_back({row_count_++, end});
   std::string name(track);
   if (rows.size() > 1) name += ' ' + std::to_string(rows.size());
-  append("{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": 0, \"tid\": " +
-         std::to_string(rows.back().number) + ", \"args\": {\"name\": " + json_string(name) + "}}");
+  describe("thread_name", rows.back().number, "\"name\": " + json_string(name));
   return rows.back().number;
+}
+
+void Timeline::describe(const char* what, std::uint32_t row, const std::string& arguments) {
+  append("{\"name\": \"" + std::string(what) + "\", \"ph\": \"M\", \"pid\": " + process_ +
+         ", \"tid\": " + std::to_string(row) + ", \"args\": {" + arguments + "}}");
 }
 
 void Timeline::append(const std::string& event) {
@@ -84,8 +98,8 @@ void Timeline::add(std::string_view track, std::string_view name, TimePoint begi
   if (ended_) return;
   std::string event = "{\"name\": " + json_string(name) + ", \"cat\": " + json_string(track) +
                       ", \"ph\": \"X\", \"ts\": " + microseconds(begin) +
-                      ", \"dur\": " + microseconds(end - begin) +
-                      ", \"pid\": 0, \"tid\": " + std::to_string(row_of(track, begin, end));
+                      ", \"dur\": " + microseconds(end - begin) + ", \"pid\": " + process_ +
+                      ", \"tid\": " + std::to_string(row_of(track, begin, end));
   if (!bytes.is_zero()) event += ", \"args\": {\"bytes\": " + std::to_string(bytes.value()) + "}";
   append(event + "}");
   if (size_ < size_max_) return;
@@ -114,9 +128,19 @@ void Timeline::write(const std::string& text) {
   errno = 0;
   const bool is_written =
       std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() && std::fflush(file_.get()) == 0;
-  if (is_written) return;
+  if (is_written) {
+    written_ += text.size();
+    return;
+  }
   const std::string reason = std::strerror(errno);
-  file_.reset();
+  const std::string end = written_ == 0 ? "[\n]\n" : "\n]\n";  // there may be room for that
+  const int descriptor = ::dup(::fileno(file_.get()));
+  file_.reset();  // writes again what is in its buffer
+  if (descriptor >= 0) {
+    if (::ftruncate(descriptor, static_cast<off_t>(written_)) == 0)
+      (void)!::pwrite(descriptor, end.data(), end.size(), static_cast<off_t>(written_));
+    ::close(descriptor);
+  }
   const std::lock_guard lock(mutex_);
   ended_ = true;
   message_ = path_.string() + ": the timeline has ended, because it cannot be written (" + reason +

@@ -23,8 +23,10 @@ namespace penstock::swap {
 /// Safe from any thread. Only flush() and the destructor call the system.
 class Timeline {
  public:
-  /// Begins the file anew. `size_max`: about so many bytes. Errors: those of opening it.
+  /// Begins the file anew. `process`: its number in the file. `size_max`: about so many bytes. Errors: those of opening
+  /// it.
   [[nodiscard]] static Result<std::unique_ptr<Timeline>> create(const std::filesystem::path& file,
+                                                                std::uint32_t process = 0,
                                                                 ByteCount size_max = 256_MiB);
   ~Timeline();
   Timeline(const Timeline&) = delete;
@@ -46,20 +48,23 @@ class Timeline {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
   using File = std::unique_ptr<std::FILE, Close>;
-  Timeline(std::filesystem::path path, File file, ByteCount size_max)
-      : path_(std::move(path)), size_max_(size_max.value()), file_(std::move(file)) {}
+  Timeline(std::filesystem::path path, File file, std::uint32_t process, ByteCount size_max);
 
   /// A row whose last event has ended by `begin`. With the lock held.
   [[nodiscard]] std::uint32_t row_of(std::string_view track, TimePoint begin, TimePoint end);
   void append(const std::string& event);
-  /// The same for the array's end.
+  /// An event that describes a row, or the process.
+  void describe(const char* what, std::uint32_t row, const std::string& arguments);
+  /// Whole events. Of those that cannot be written none stays in the file, which then has its end.
   void write(const std::string& text);
 
   const std::filesystem::path path_;
+  const std::string process_;  // its number
   const std::uint64_t size_max_;
   std::mutex file_mutex_;  // taken before `mutex_`
   File file_;
   TimePoint written_at_ = Clock::steady().now();
+  std::uint64_t written_ = 0;  // bytes
 
   std::mutex mutex_;
   struct Row {

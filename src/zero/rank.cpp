@@ -8,6 +8,7 @@
 #include "zero/layout/path_options.hpp"
 #include "zero/memory_watch.hpp"
 #include "zero/report/helpful_changes.hpp"
+#include "zero/report/report_file.hpp"
 #include "zero/report/step_monitor.hpp"
 
 #include <penstock/zero/comm/in_process_group.hpp>
@@ -62,8 +63,8 @@ struct Rank::State {
   };
   Result<void> join(Member& member);
   Result<void> make_engine(Member& member);
-  /// Of the files that the rank writes.
-  [[nodiscard]] std::filesystem::path name_for_rank(std::filesystem::path file) const;
+  /// Its name on this rank, in the working directory of now. Empty for an empty one.
+  [[nodiscard]] Result<std::filesystem::path> file_of_rank(std::filesystem::path file) const;
   Result<void> make_monitor();
   void end_step(const StepOutcome& outcome);
   /// Gives host memory to others that need it, and takes it back.
@@ -85,9 +86,9 @@ struct Rank::State {
   std::vector<const MemoryPlan*> plans;
   const TimePoint created_at = Clock::steady().now();
   std::optional<StepMonitor> monitor;
-  std::filesystem::path report_file;  // empty: none, or it has failed
+  std::filesystem::path report_file, timeline_file;  // empty: none
   TimePoint reported_at{};
-  std::string report_note;               // why it has failed
+  std::string report_note;               // why it is not written
   ByteCount memory_limit;                // of the runtime
   TimePoint looked_at{};                 // the machine's memory
   std::optional<ByteCount> memory_used;  // as limit_memory() has returned it
@@ -128,8 +129,12 @@ Result<void> Rank::State::open() {
   return report_file.empty() ? ok() : save_report(/*with_changes=*/false);  // a wrong name is told at once
 }
 
-std::filesystem::path Rank::State::name_for_rank(std::filesystem::path file) const {
-  if (file.empty() || options.identity.ranks == 1) return file;
+Result<std::filesystem::path> Rank::State::file_of_rank(std::filesystem::path file) const {
+  if (file.empty()) return file;
+  std::error_code error;
+  file = std::filesystem::absolute(file, error);
+  if (error) return Error::from_errno("Rank::create", error.value()).object(file.string());
+  if (options.identity.ranks == 1) return file;
   const std::filesystem::path extension = file.extension();
   return file.replace_extension()
       .concat(".rank" + std::to_string(options.identity.rank))
@@ -138,7 +143,22 @@ std::filesystem::path Rank::State::name_for_rank(std::filesystem::path file) con
 
 Result<void> Rank::State::make_monitor() {
   PENSTOCK_TRY_ASSIGN(monitor, StepMonitor::create(options.config, options.identity.rank == 0, options.log));
-  report_file = name_for_rank(options.config.penstock.report_file);
+  const PenstockConfig& penstock = options.config.penstock;
+  PENSTOCK_TRY_ASSIGN(report_file, file_of_rank(penstock.report_file));
+  PENSTOCK_TRY_ASSIGN(timeline_file, file_of_rank(penstock.timeline_file));
+  if (report_file.empty()) return ok();
+  std::error_code unknown;
+  const auto one_name = [&](const std::filesystem::path& file) {
+    return std::filesystem::weakly_canonical(file, unknown);
+  };
+  if (one_name(report_file) == one_name(timeline_file)) {
+    return Error::invalid_config("Rank::create")
+        .object("penstock.timeline_file")
+        .wanted("another file than that of penstock.report_file")
+        .got(timeline_file.string());
+  }
+  if (auto may_write = check_report_file(report_file); !may_write)
+    return std::move(may_write).error().note("it is penstock.report_file");
   return ok();
 }
 
@@ -151,10 +171,8 @@ void Rank::State::end_step(const StepOutcome& outcome) {
   monitor->end_step(outcome, samples, [this] { return report(/*with_changes=*/false); });
   if (!options.config.penstock.memory_reserve.is_zero()) follow_memory();
   if (report_file.empty() || Clock::steady().now() - reported_at < interval) return;
-  if (auto saved = save_report(/*with_changes=*/false); !saved) {
-    report_note = first_line(saved.error()) + "; the report is not written any more";
-    report_file.clear();
-  }
+  const auto saved = save_report(/*with_changes=*/false);  // is tried again after the interval
+  report_note = saved ? std::string() : first_line(saved.error()) + "; the report could not be written";
 }
 
 void Rank::State::follow_memory() {
@@ -201,7 +219,8 @@ RunReport Rank::State::report(bool with_changes) const {
   const StepTimes times = engines.front()->step_times();
   report.steps = times.steps;
   if (with_changes)
-    add_changes(report, options.config, options.model, members.front().plan, options.identity, times);
+    add_changes(report, options.config, options.model, members.front().plan, options.identity, times,
+                accelerator.device->memory());
   return report;
 }
 
@@ -285,7 +304,8 @@ Result<void> Rank::State::make_runtime() {
   runtime_options.executor = workers;
   ByteCount beyond_plans = runtime_options.host_budget;
   for (const Member& member : members) beyond_plans -= member.plan.host_budget;
-  runtime_options.timeline_file = name_for_rank(options.config.penstock.timeline_file);
+  runtime_options.timeline_file = timeline_file;
+  runtime_options.timeline_process = options.identity.rank;
   if (options.hooks.runtime_options) options.hooks.runtime_options(runtime_options);
   if (directory) PENSTOCK_TRY(use_directories(runtime_options));
   PENSTOCK_TRY_ASSIGN(runtime, swap::Runtime::create(std::move(runtime_options)));
@@ -385,7 +405,8 @@ Rank::~Rank() {
   if (!state_->report_file.empty()) {
     (void)engine().finish_update();  // its bytes count
     runtime().wait_for_stores(0);
-    (void)state_->save_report(/*with_changes=*/true);
+    if (const auto saved = state_->save_report(/*with_changes=*/true); !saved)
+      state_->monitor->log(first_line(saved.error()) + "; the report at the end could not be written");
   }
   for (auto member = state_->members.rbegin(); member != state_->members.rend(); ++member)
     member->engine.reset();

@@ -217,6 +217,7 @@ TEST(CEngine, RefusesNull) {
          return penstock_engine_write_events(engine.get(), &event, 1);
        }},
       {"lines", [&] { return penstock_engine_notes(engine.get(), nullptr); }},
+      {"lines", [&] { return penstock_engine_take_messages(engine.get(), nullptr); }},
       {"engine", [&] { return penstock_engine_commit(nullptr, nullptr, 0, nullptr); }},
       {"client", [&] { return penstock_engine_commit(engine.get(), nullptr, 8, nullptr); }},
       {"client", [&] { return penstock_engine_begin_commit(engine.get(), nullptr, 8); }},

@@ -136,8 +136,9 @@ TEST_F(GptTrainThatEnds, SaysThatTheDiskIsFullDuringTheRun) {
     GTEST_SKIP() << "mounting a small tmpfs is not allowed here";
   Outcome outcome;
   {
-    // Parameter shards alone are on disk, find room in memory too, and are written in every step.
-    TrainProcess process(arguments(R"(, "penstock": {"host_budget": "16MiB"})", "zero_optimization", "cpu") +
+    // Parameter shards alone are on disk, and without a home in memory they are written in every step.
+    TrainProcess process(arguments(R"(, "penstock": {"host_budget": "16MiB", "eviction": "reuse_distance"})",
+                                   "zero_optimization", "cpu") +
                          endless + " --nvme-path " + small);
     EXPECT_TRUE(process.wait_for_output("step 2/"));
     // Free the reserved space of the swap file and fill the disk with another file.

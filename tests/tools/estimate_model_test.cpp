@@ -125,6 +125,17 @@ TEST_F(EstimateModel, AddsUpTheMemoryOfARunOnTheCpu) {
   EXPECT_FALSE(contains(estimate({"--model", layout()}).out, "the device is the CPU"));
 }
 
+TEST_F(EstimateModel, TakesTheEnduranceOfTheConfiguration) {
+  const std::string known = config(R"({"path_weights": [1, 3], "path_endurance": [600e12, 300e12]})");
+  const auto paths = estimate({"--model", "gpt2", "--config", known, "--json"}).json()["paths"];
+
+  ASSERT_EQ(paths.size(), 2u);
+  for (Json::ArrayIndex i = 0; i < 2; ++i) {
+    const double written = paths[i]["written_per_step_bytes"].asDouble();
+    EXPECT_NEAR(paths[i]["steps_to_endurance"].asDouble(), (i == 0 ? 600e12 : 300e12) / written, 1);
+  }
+}
+
 TEST_F(EstimateModel, CountsTheStepsOfEachDriveToItsEndurance) {
   const std::string weighted = config(R"({"path_weights": [1, 3]})");
   const auto json =

@@ -228,12 +228,17 @@ typedef struct penstock_monitor_event {
   uint64_t place; /* on the axis: in DeepSpeed's own events, the samples that were trained with so far */
 } penstock_monitor_event;
 /* Adds events to the files; only rank 0 writes, and nothing where neither is enabled. Not collective. Errors:
- * PENSTOCK_INVALID_ARGUMENT, for a name that is empty or has control characters; those of the files, after which
- * nothing more is written to them. */
+ * PENSTOCK_INVALID_ARGUMENT, after which nothing was written, for a name that is empty, has control characters or makes
+ * a file name of more than 255 bytes, and for a place of more than 2^63 - 1; those of the files, after which nothing
+ * more is written to them. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_engine_write_events(
     penstock_engine* engine, const penstock_monitor_event* events, size_t count);
 /* Features that are not available, with reasons. The caller frees the lines. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_engine_notes(const penstock_engine* engine,
                                                                        penstock_lines** lines);
+/* What has happened since the last call and was no error, as penstock_runtime_take_messages(); also memory that was
+ * given to others, and drives whose endurance comes to its end. The caller frees the lines. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_engine_take_messages(penstock_engine* engine,
+                                                                               penstock_lines** lines);
 
 PENSTOCK_C_END

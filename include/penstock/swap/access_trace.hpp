@@ -30,6 +30,7 @@ struct AccessTrace {
     bool on_disk = true;        ///< it has an extent; otherwise it stays in memory, or is transient
     bool write_behind = false;  ///< these as in TensorDescription
     bool retain = true;
+    bool home_in_memory = false;
     bool transient = false;
     bool operator==(const Tensor&) const = default;
   };

@@ -173,6 +173,7 @@ struct RuntimeOptions {
   /// If set, create() begins this file anew, and what is moved, updated and waited for is written to it in the format
   /// of Chrome's traces, which Perfetto opens. It ends after 256 MiB, or at an error, and take_messages() says so.
   std::filesystem::path timeline_file = {};
+  std::uint32_t timeline_process = 0;  ///< its number there, such as the rank: files of several can be joined
   Executor* executor = nullptr;  ///< computes checksums; null: the mover thread does. Outlives the runtime
   IdleHandler* idle_handler = nullptr;  ///< null: the runtime starts its own threads. Outlives the runtime
 };

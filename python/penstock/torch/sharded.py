@@ -13,10 +13,11 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .._core import Config, Engine, ProcessGroup, _Calls
-from ..errors import FailedState, Unsupported
+from ..errors import FailedState, NoSpace, Unsupported
 from . import trainer_state
 from .failed_backward import free_what_it_left
 from .gathering import Gathering
+from .monitor_events import checked_events
 from .offloaded_states import dtype_names
 from .shard_arguments import (check, check_integer, check_ranks, convert, directory_of, dtype_of, is_finite, layout_of,
                               refuse)
@@ -163,7 +164,12 @@ class Sharded(torch.nn.Module):
         self._check_not_gathered("step()")
         if self._micro_batches < self.gradient_accumulation_steps:
             return False
-        self.last_step = self._engine.step()
+        try:
+            self.last_step = self._engine.step()
+        except NoSpace as error:
+            if error.object == "penstock.endurance_cap":  # the step has ended without an update
+                self._micro_batches, self._is_in_step = 0, False
+            raise
         self._gathering.note_update()
         self._micro_batches, self._is_in_step = 0, False
         return self.last_step["updated"]
@@ -247,15 +253,22 @@ class Sharded(torch.nn.Module):
     @_by_one_thread
     def write_events(self, events: Sequence[tuple[str, float, int]]) -> None:
         """Adds (name, value, place) to the files of the configuration's csv_monitor and tensorboard, as DeepSpeed's
-        monitor.write_events(): ("Train/Samples/train_loss", loss, samples so far). Only rank 0 writes."""
+        monitor.write_events(): ("Train/Samples/train_loss", loss, samples so far). Only rank 0 writes. Where an event
+        is refused, none is written."""
         self._check_open("write_events()")
-        self._engine.write_events([(name, float(value), place) for name, value, place in events])
+        self._engine.write_events(checked_events(events))
 
     @property
     def notes(self) -> list[str]:
-        """Features that are not available, and keys that have no effect, with reasons."""
+        """Features that are not available, keys that have no effect, and files that cannot be written, with reasons."""
         self._check_open("notes")
         return self.config.notes + self._engine.notes
+
+    def take_messages(self) -> list[str]:
+        """What has happened since the last call and was no error, such as stores that moved to another path, memory that
+        was given to others, a drive whose endurance comes to its end, and a timeline that has ended."""
+        self._check_open("take_messages()")
+        return self._engine.take_messages()
 
     def digest(self) -> str:
         """Of the masters of all ranks, which does not depend on their number."""

@@ -10,9 +10,9 @@ using tiers::slot_of;
 using tiers::TensorId;
 
 EvictionRank eviction_rank(Eviction policy, const EvictionCandidate& candidate) {
-  if (policy != Eviction::planned) return {candidate.last_use, 0};
+  if (policy != Eviction::planned) return {candidate.home_in_memory, candidate.last_use, 0};
   const std::uint64_t dirty = candidate.dirty ? std::uint64_t{1} << 63 : 0;
-  return {NextUses::never - candidate.next_use, dirty | candidate.last_use};
+  return {candidate.home_in_memory, NextUses::never - candidate.next_use, dirty | candidate.last_use};
 }
 
 void EvictionOrder::move(Queue& queue, TensorId tensor, const std::optional<EvictionRank>& from,
@@ -38,7 +38,8 @@ void EvictionOrder::update(TensorId tensor, const std::optional<EvictionCandidat
     return one ? std::optional(eviction_rank(policy_, *one)) : std::nullopt;
   };
   const auto clean_rank = [](const auto& one) {
-    return one && !one->dirty ? std::optional(eviction_rank(Eviction::planned, *one)) : std::nullopt;
+    return one && !one->dirty && !one->home_in_memory ? std::optional(eviction_rank(Eviction::planned, *one))
+                                                      : std::nullopt;
   };
   move(all_, tensor, rank(known), rank(candidate));
   move(clean_by_use_, tensor, clean_rank(known), clean_rank(candidate));

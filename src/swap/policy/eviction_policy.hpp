@@ -15,6 +15,7 @@ namespace penstock::swap {
 
 /// A host copy that may be evicted.
 struct EvictionCandidate {
+  bool home_in_memory = false;               ///< see TensorDescription
   bool dirty = false;                        ///< must be stored before it can be dropped
   std::uint64_t last_use = 0;                ///< larger is later
   std::uint64_t next_use = NextUses::never;  ///< position in the trace; larger is further
@@ -23,6 +24,7 @@ struct EvictionCandidate {
 
 /// The rank of a candidate; the smallest is evicted first.
 struct EvictionRank {
+  bool home_in_memory = false;
   std::uint64_t primary = 0, secondary = 0;
   auto operator<=>(const EvictionRank&) const = default;
 };
@@ -34,6 +36,7 @@ struct EvictionRank {
 ///
 /// A request evicts the first candidate by the rank of the policy. A prefetch evicts the clean candidate whose next use
 /// is furthest away, with both policies: only a copy that is used later than the prefetched tensor is worth its room.
+/// It evicts none at home in memory.
 ///
 /// Pure; owned by one thread.
 class EvictionOrder {

@@ -21,6 +21,7 @@ class TraceRecorder {
                                 .on_disk = description.extent.has_value(),
                                 .write_behind = description.write_behind,
                                 .retain = description.retain,
+                                .home_in_memory = description.home_in_memory,
                                 .transient = description.transient});
     }
     trace_.uses.push_back({found->second, access});

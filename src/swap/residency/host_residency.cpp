@@ -38,8 +38,10 @@ Result<void> HostResidency::add(TensorId tensor) {
       update_policies(tensor);
       return ok();
     }
-    const auto victim = eviction_.first_clean_used_from(0);
-    if (!victim) return budget_.too_small(padded_size(tensor)).object(description.name);
+    auto victim = eviction_.first_clean_used_from(0);
+    if (!victim) victim = eviction_.first();  // at home in memory
+    if (!victim || store_.copy(*victim).state != CopyState::clean)
+      return budget_.too_small(padded_size(tensor)).object(description.name);
     drop(*victim);
   }
 }
@@ -133,7 +135,7 @@ void HostResidency::release(TensorId tensor, Access access) {
     store_.remove_reader(tensor);
   } else {
     store_.end_exclusive(tensor);
-    if (description.write_behind && description.extent) to_store_.push_back(tensor);
+    if (is_stored_behind(description)) to_store_.push_back(tensor);
   }
   after_lease(tensor);
 }
@@ -154,6 +156,7 @@ void HostResidency::after_lease(TensorId tensor) {
 
 /// Whether a clean copy without a lease stays in memory while there is room.
 bool HostResidency::keeps(TensorId tensor) const {
+  if (has_home(store_.description(tensor))) return true;
   if (!store_.description(tensor).retain) return false;
   return !reuse_distance_ || pending_uses_[slot_of(tensor)] > 0 || reuse_distance_->keeps(next_uses_, tensor);
 }
@@ -235,16 +238,21 @@ std::optional<tiers::Reservation> HostResidency::reserve(TensorId tensor) {
   }
 }
 
-/// Evicts the policy's first choice. True when its room is free now; a dirty copy is stored first and frees it later.
+/// Evicts the policy's first choice, but none at home in memory. True when its room is free now; a dirty copy is stored
+/// first and frees it later.
 bool HostResidency::evict_one() {
   const auto victim = eviction_.first();
-  if (!victim) return false;
-  if (store_.copy(*victim).state == CopyState::clean) {
-    drop(*victim);
+  if (!victim || has_home(store_.description(*victim))) return false;
+  return evict(*victim);
+}
+
+bool HostResidency::evict(TensorId victim) {
+  if (store_.copy(victim).state == CopyState::clean) {
+    drop(victim);
     return true;
   }
   // One store at a time suffices for progress; more might write copies that need not be evicted.
-  if (storing_.empty()) start_write_behind(*victim);
+  if (storing_.empty()) start_write_behind(victim);
   return false;
 }
 
@@ -270,6 +278,10 @@ void HostResidency::start_prefetches() {
 
 void HostResidency::limit_memory(ByteCount end) {
   budget_.limit(end);
+  limited_ = end < budget_.size();
+  if (limited_) queue_stores_of_homes();
+  for (const TensorId tensor : store_.tensors())
+    if (store_.description(tensor).home_in_memory) update_policies(tensor);
   for (const TensorId tensor : store_.tensors()) {
     const tiers::HostCopy& copy = store_.copy(tensor);
     const tiers::Reservation& range = copy.reservation;
@@ -301,7 +313,8 @@ void HostResidency::update_policies(TensorId tensor) {
   if (prefetched) next_use = 0;
   const bool overwritten = !awaited && next_uses_.is_overwritten_next(tensor);
   eviction_.update(tensor, evictable
-                               ? std::optional(EvictionCandidate{.dirty = copy.state == CopyState::dirty,
+                               ? std::optional(EvictionCandidate{.home_in_memory = has_home(description),
+                                                                 .dirty = copy.state == CopyState::dirty,
                                                                  .last_use = copy.last_use,
                                                                  .next_use = next_use})
                                : std::nullopt);
@@ -310,7 +323,8 @@ void HostResidency::update_policies(TensorId tensor) {
                             .lacks_room = absent && !copy.reservation.held(),
                             .loadable = absent && store_.stored(tensor) && !unreadable_.contains(tensor),
                             .retained = description.retain && !overwritten,
-                            .evictable = evictable && !prefetched && copy.state == CopyState::clean,
+                            .evictable = evictable && !prefetched && copy.state == CopyState::clean &&
+                                         !has_home(description),
                             .awaited = awaited});
 }
 

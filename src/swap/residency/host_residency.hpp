@@ -109,7 +109,7 @@ class HostResidency {
   [[nodiscard]] std::uint64_t outcome_count() const { return outcome_count_; }
   /// Withdraws the request. If its lease was granted and not taken, the lease ends.
   void cancel(RequestId id, tiers::TensorId tensor, Access access);
-  /// Ends a lease. A tensor with write_behind is stored, a transient one is dropped.
+  /// Ends a lease. A tensor with write_behind is stored, unless memory is its home; a transient one is dropped.
   void release(tiers::TensorId tensor, Access access);
 
   /// Stores a tensor that is stored_from_outside from `bytes`, which stay unchanged until that is done or discard().
@@ -120,11 +120,15 @@ class HostResidency {
   [[nodiscard]] std::vector<tiers::TensorId> dirty() const;
   /// Stores it when advance() is called next, if it is dirty and nothing writes to it then.
   void queue_store(tiers::TensorId tensor) { to_store_.push_back(tensor); }
+  /// The same for all tensors with write_behind that have their home in memory.
+  void queue_stores_of_homes();
 
-  /// From now on copies are in the first `end` bytes of the memory. Drops those beyond that are clean and not leased,
+  /// From now on copies are in the first `end` bytes of the memory, which is no tensor's home while that is less than
+  /// all. Drops those beyond that are clean and not leased,
   /// and stores those that are dirty; the others are to be found by a later call. The end of the budget: there is no
   /// limit.
   void limit_memory(ByteCount end);
+  [[nodiscard]] bool memory_is_limited() const { return limited_; }
 
   /// Ends a round of uses; the next one begins.
   void end_round();
@@ -155,11 +159,11 @@ class HostResidency {
   /// | an earlier grant of a thread that does not block, or of the mover | that thread: nothing fails |
   /// | an earlier grant of a thread that blocks in another request | nobody: until then it takes no other grant |
   ///
-  /// If nobody acts, ends the wait of a request, or starts its load, and returns true: after advance() the next one may
-  /// starve too, unless a transfer is in flight now. Which one: the last request without room in which a thread blocks
-  /// that has an earlier grant, so that this thread continues and can take the grant. It fails, unless there is room
-  /// for it and only for the requests before it there is none. If there is no such request, the first one that waits
-  /// for room fails.
+  /// If nobody acts, evicts one tensor that has its home in memory. If there is none, ends the wait of a request, or
+  /// starts its load. Returns true then: after advance() the next one may starve too, unless a transfer is in flight
+  /// now. Which request: the last one without room in which a thread blocks that has an earlier grant, so that this
+  /// thread continues and can take the grant. It fails, unless there is room for it and only for the requests before it
+  /// there is none. If there is no such request, the first one that waits for room fails.
   bool fail_starved_request();
   /// Stops starting prefetches and evacuations.
   void stop();
@@ -187,6 +191,8 @@ class HostResidency {
   [[nodiscard]] std::set<std::uint32_t> paths_with_contents() const;
   /// Stores in flight and queued.
   [[nodiscard]] std::size_t stores_pending() const { return storing_.size() + to_store_.size(); }
+  /// Their bytes by path, as far as the path is known.
+  [[nodiscard]] std::map<std::uint32_t, ByteCount> bytes_to_store() const;
   /// Whether a write-behind failed and take_store_error() was not called since. Until that call no request gets room:
   /// freeing room may require the failed store.
   [[nodiscard]] bool store_failed() const { return store_error_.has_value(); }
@@ -224,6 +230,12 @@ class HostResidency {
   void refresh_after_new_prediction(std::uint64_t revision_before);
   void after_lease(tiers::TensorId tensor);
   [[nodiscard]] bool keeps(tiers::TensorId tensor) const;
+  [[nodiscard]] bool has_home(const tiers::TensorDescription& description) const {
+    return description.home_in_memory && description.extent && !limited_;
+  }
+  [[nodiscard]] bool is_stored_behind(const tiers::TensorDescription& description) const {
+    return description.write_behind && description.extent && !has_home(description);
+  }
 
   // Room.
   [[nodiscard]] ByteCount padded_size(tiers::TensorId tensor) const;
@@ -232,6 +244,7 @@ class HostResidency {
   [[nodiscard]] std::optional<tiers::Reservation> reserve_early(tiers::TensorId tensor,
                                                                 std::uint64_t evict_from);
   [[nodiscard]] bool evict_one();
+  bool evict(tiers::TensorId victim);
   void drop(tiers::TensorId tensor);
   void update_policies(tiers::TensorId tensor);
 
@@ -288,6 +301,7 @@ class HostResidency {
   };
   std::optional<StoreError> store_error_;
   bool stopping_ = false;
+  bool limited_ = false;  // the memory, which is no home of any tensor then
   std::uint64_t next_request_ = 0, outcome_count_ = 0;
 };
 

@@ -68,6 +68,23 @@ std::vector<TensorId> HostResidency::dirty() const {
   return tensors;
 }
 
+std::map<std::uint32_t, ByteCount> HostResidency::bytes_to_store() const {
+  std::map<std::uint32_t, ByteCount> bytes;
+  for (const auto& [tensor, place] : storing_) bytes[place.path] += place.length;
+  for (const TensorId tensor : to_store_) {
+    const Extent& place = *store_.description(tensor).extent;
+    if (store_.copy(tensor).state == CopyState::dirty) bytes[place.path] += place.length;
+  }
+  return bytes;
+}
+
+void HostResidency::queue_stores_of_homes() {
+  for (const TensorId tensor : dirty()) {
+    const auto& description = store_.description(tensor);
+    if (description.write_behind && description.home_in_memory) queue_store(tensor);
+  }
+}
+
 /// Starts the queued stores.
 void HostResidency::start_stores() {
   while (!to_store_.empty()) {
@@ -122,7 +139,7 @@ void HostResidency::finish_store(TensorId tensor, const Result<void>& result) {
   const bool evacuated = evacuation_.end(tensor);
   if (copy.state == CopyState::dirty) return fail_store(tensor, result.error());
   if (result && !had_failed_store) move_off_retired_path(tensor);
-  const bool kept = keeps(tensor) && !evacuated;
+  const bool kept = keeps(tensor) && (!evacuated || has_home(description));
   if (!kept && !copy.leased() && copy.state == CopyState::clean) drop(tensor);
 }
 
@@ -166,6 +183,8 @@ void HostResidency::evacuate_paths() {
     const bool on_retired_path = evacuation_.on_retired_path(*next);
     if (on_retired_path && copy.state == CopyState::clean && !copy.exclusive) {
       if (start_store(*next)) evacuation_.begin(*next, std::nullopt);
+    } else if (on_retired_path && copy.state == CopyState::dirty && has_home(store_.description(*next))) {
+      queue_store(*next);  // nothing else stores it
     } else if (on_retired_path && copy.state == CopyState::absent) {
       if (!start_evacuation(*next)) return;
     }

@@ -61,7 +61,7 @@ void HostResidency::end_untaken(const Request& granted) {
   }
   // Queue the store again: start_stores() may have removed it from the queue, because the copy was leased exclusively.
   const auto& description = store_.description(tensor);
-  if (description.write_behind && description.extent) to_store_.push_back(tensor);
+  if (is_stored_behind(description)) to_store_.push_back(tensor);
   after_lease(tensor);
 }
 
@@ -84,6 +84,10 @@ bool HostResidency::fail_starved_request() {
   }
   const auto failed = request_to_fail(starved);
   if (failed == requests_.end()) return false;
+  if (const auto victim = eviction_.first(); victim && has_home(store_.description(*victim))) {
+    evict(*victim);
+    return true;
+  }
   const Decision decision = decide(*failed, /*may_reserve=*/failed != starved);
   if (decision == Decision::waits) return true;
   if (decision == Decision::waits_for_room) finish(*failed, no_room(*failed));

@@ -95,6 +95,7 @@ Result<void> Replay::add(const AccessTrace::Tensor& tensor) {
                                        .block = round_up(tensor.size, alignment),  // no checksums are kept
                                        .write_behind = tensor.write_behind,
                                        .retain = tensor.retain,
+                                       .home_in_memory = tensor.home_in_memory,
                                        .transient = tensor.transient};
   if (tensor.on_disk) {
     PENSTOCK_TRY_ASSIGN(description.extent, extents_.allocate(tensor.size));

@@ -278,7 +278,7 @@ constexpr Key keys[] = {
          "with device nvme: elements of a rank's parameter shards that are kept in host memory instead, the "
          "first ones in the model's order",
      .bytes = "host instead of disk: 2 or 4 B for each of these elements",
-     .unset = "0; copies of what is on nvme take the room that penstock.host_budget leaves",
+     .unset = "0; shards have their home in the room that penstock.host_budget leaves",
      .field = field<&Draft::config, &Config::max_in_cpu>,
      .read_by = plan},
 

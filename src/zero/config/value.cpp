@@ -35,16 +35,6 @@ std::string lower(std::string text) {
   return text;
 }
 
-/// A value as messages show it: the type of an object, other values as written, up to 60 bytes.
-std::string shown(const Json::Value& json) {
-  if (json.isObject()) return "an object";
-  const auto is_nested = [](const Json::Value& one) { return one.isObject() || one.isArray(); };
-  if (json.isArray() && std::any_of(json.begin(), json.end(), is_nested)) return "a list";
-  std::string text = write_json(json);
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  return text;
-}
-
 std::string number_text(double value) {
   std::array<char, 32> text{};
   const auto end = std::to_chars(text.data(), text.data() + text.size(), value);
@@ -260,6 +250,15 @@ tl::expected<Value, std::string> read_bytes(const Key& key, const Json::Value& j
 }
 
 }  // namespace
+
+std::string shown(const Json::Value& json) {
+  if (json.isObject()) return "an object";
+  const auto is_nested = [](const Json::Value& one) { return one.isObject() || one.isArray(); };
+  if (json.isArray() && std::any_of(json.begin(), json.end(), is_nested)) return "a list";
+  std::string text = write_json(json);
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  return text;
+}
 
 std::vector<std::string_view> choices_of(const Key& key) {
   std::vector<std::string_view> choices;

@@ -30,6 +30,9 @@ namespace penstock::zero::config {
 /// Whether the value is the key's default, which requires no support.
 [[nodiscard]] bool is_fallback(const Key& key, const Json::Value& json, const Value& value);
 
+/// A value as messages show it: the type of an object, other values as written, up to 60 bytes.
+[[nodiscard]] std::string shown(const Json::Value& json);
+
 /// Parses `text` as a number of bytes: "160MiB", "1.5 GiB", "4096", "2 GB" (2e9).
 [[nodiscard]] tl::expected<std::uint64_t, std::string> parse_bytes(const std::string& text);
 

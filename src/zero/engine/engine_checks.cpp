@@ -94,7 +94,7 @@ Result<void> EngineState::check_wear(const char* operation) const {
   if (!worn_) return ok();
   return Error(ErrorCode::no_space, operation)
       .object("penstock.endurance_cap")
-      .reason("another step would write more to a drive than it allows: " + *worn_)
+      .reason("a step would write more to a drive than it allows. " + *worn_)
       .advice("commit or save the run, and continue it on another drive or with a higher cap");
 }
 

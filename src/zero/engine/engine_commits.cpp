@@ -176,6 +176,8 @@ void EngineCommits::start(const Result<void>& updated) {
 
 /// Keeps the bytes of what is on disk, and adds it to the manifest.
 Result<void> EngineCommits::pin_tensors(Pending& commit) {
+  context_.runtime.ledger().predict_traffic(tiers::Purpose::parameter_shard, {},
+                                            plan_.home_shards - plan_.home_frozen_shards);
   PENSTOCK_TRY(context_.runtime.flush());
   const std::uint64_t pin = pin_of(commit.manifest.generation);
   for (const swap::PathReport& path : context_.runtime.paths())

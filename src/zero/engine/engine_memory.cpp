@@ -109,7 +109,8 @@ Result<void> EngineState::add(tiers::TensorId& id, const FlatLayout& flat, TileR
 
 /// The flat's shard and gradients, and its tiles.
 Result<void> EngineState::add_flat(std::uint32_t index, std::uint64_t& tile_number) {
-  context_.flats[index].shard_on_disk = options_.plan.shards_on_disk && index >= options_.plan.flats_in_host;
+  context_.flats[index].shard_on_disk = options_.plan.shard_on_disk(index);
+  context_.flats[index].shard_at_home = options_.plan.shard_at_home(index);
   PENSTOCK_TRY(add_shard(context_.flats[index]));
   if (context_.flats[index].layout->frozen) return ok();
   PENSTOCK_TRY(add_gradients(context_.flats[index]));
@@ -124,7 +125,7 @@ DeviceSpan keep(DeviceRegion& region, ByteCount size, tiers::Purpose purpose) {
 
 Result<void> EngineState::add_shard(FlatState& flat) {
   const FlatLayout& layout = *flat.layout;
-  tiers::TensorDescription shard = shard_tensor(options_.config, layout);
+  tiers::TensorDescription shard = shard_tensor(options_.config, layout, flat.shard_at_home);
   if (options_.plan.shards_on_device) {
     flat.kept_shard = keep(context_.parameter_region, shard.size, shard.purpose);
     return ok();
@@ -205,11 +206,11 @@ void EngineState::predict() {
     ledger.predict(Tier::nvme, Purpose::commit, plan.committed_copies * 2);
   }
   // Shards are read ahead for a step that may not come.
-  ledger.predict_traffic(Purpose::parameter_shard, plan.disk_shards, {});
+  ledger.predict_traffic(Purpose::parameter_shard, plan.disk_shards - plan.home_shards, {});
 }
 
 void EngineState::predict_gather(const FlatState& flat) {
-  if (!flat.shard_on_disk) return;
+  if (!flat.shard_on_disk || (flat.shard_at_home && !context_.internals.memory_is_limited())) return;
   const ByteCount reads = shard_reads_.gather(padded(flat.layout->shard, options_.config.dtype));
   context_.runtime.ledger().predict_traffic(tiers::Purpose::parameter_shard, reads, {});
 }

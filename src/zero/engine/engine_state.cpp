@@ -335,12 +335,15 @@ Result<StepOutcome> EngineState::end_step() {
   PENSTOCK_TRY(residency_->drop_for_update("Engine::step", *this));
   if (commits_) commits_->complete();
   if (context_.failure) return *context_.failure;
-  const std::vector<swap::PathReport> paths = context_.runtime.paths();
-  const auto worn = wear_.end_step(paths, options_.plan.tile_writes + options_.plan.shard_writes);
+  const std::vector<swap::PathReport> paths = context_.internals.paths_when_stored();
+  const auto wear = wear_.end_step(paths, options_.plan.tile_writes + options_.plan.shard_writes);
   PENSTOCK_TRY_ASSIGN(auto outcome, step_.finish(gradients_.micro_batches(),
-                                                 gradients_.units_without_gradient(), worn.has_value()));
-  if (const auto rank = step_.worn_rank())
-    worn_ = worn ? worn : "rank " + std::to_string(*rank) + " has reached it";
+                                                 gradients_.units_without_gradient(), wear.refuses));
+  const auto& [refuses, refusing_rank] = step_.wear();
+  if (refuses != WearLimit::Refuses::nothing) {
+    worn_ =
+        wear.refuses == refuses ? wear.reason : "rank " + std::to_string(refusing_rank) + " has reached it";
+  }
   for (std::string& warning : wear_.take_warnings(paths)) context_.internals.add_message(std::move(warning));
   outcome.gradient_wait = waited;
   outcome.previous_update = previous_update;
@@ -353,6 +356,9 @@ Result<StepOutcome> EngineState::end_step() {
   residency_->end_step();
   checkpoints_->end_step();
   update_.end_step();
+  if (refuses == WearLimit::Refuses::this_step) {
+    PENSTOCK_TRY(check_wear("Engine::step"));
+  }
   const bool skipped = outcome.kind == StepOutcome::Kind::skipped;
   if (skipped) ++skipped_steps_;
   const auto scaled = step_.loss_scaler().update(/*overflow=*/skipped);

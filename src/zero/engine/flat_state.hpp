@@ -80,6 +80,7 @@ struct FlatState {
   const FlatLayout* layout = nullptr;
   tiers::TensorId shard{}, gradient{}, incoming_gradient{};
   bool shard_on_disk = false;
+  bool shard_at_home = false;            ///< on disk, and host memory is its home
   DeviceSpan kept_shard, kept_gradient;  ///< on the device, instead of these tensors; empty if there are none
   std::uint64_t kept_step = 0;           ///< the step of kept_shard
   std::vector<TileState> tiles;

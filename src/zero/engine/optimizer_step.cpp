@@ -36,7 +36,8 @@ Result<LearningRate> OptimizerStep::learning_rate() const {
 }
 
 Result<StepOutcome> OptimizerStep::finish(std::uint32_t micro_batches,
-                                          std::span<const std::uint32_t> units_without_gradient, bool worn) {
+                                          std::span<const std::uint32_t> units_without_gradient,
+                                          WearLimit::Refuses refuses) {
   PENSTOCK_TRY_ASSIGN(const LearningRate now, learning_rate());
   const double loss_scale = loss_scaler_.scale();
   const StepSettings settings =
@@ -48,7 +49,7 @@ Result<StepOutcome> OptimizerStep::finish(std::uint32_t micro_batches,
                                       .groups = groups_,
                                       .layout_hash = layout_hash_,
                                       .collectives_hash = context_.collective_trace.hash()});
-  PENSTOCK_TRY_ASSIGN(const GradientNorm norm, compute_global_norm(settings, worn));
+  PENSTOCK_TRY_ASSIGN(const GradientNorm norm, compute_global_norm(settings, refuses));
   const bool may_skip = context_.config.skips_non_finite_gradients();
   StepOutcome outcome{.skip_reason = may_skip ? reason_to_skip(divisor(), norm) : std::string(),
                       .gradient_norm = norm.norm,
@@ -56,7 +57,7 @@ Result<StepOutcome> OptimizerStep::finish(std::uint32_t micro_batches,
                       .learning_rate = now.rate,
                       .loss_scale = loss_scale,
                       .step = context_.completed_steps + 1};
-  if (outcome.skip_reason.empty()) {
+  if (outcome.skip_reason.empty() && wear_.refuses != WearLimit::Refuses::this_step) {
     start_update(norm.clip_factor, now);
     return outcome;
   }
@@ -71,25 +72,28 @@ double OptimizerStep::divisor() const {
 }
 
 /// Computes the norm of the gradients of all ranks. The result is the same on all ranks.
-Result<GradientNorm> OptimizerStep::compute_global_norm(const StepSettings& settings, bool worn) {
+Result<GradientNorm> OptimizerStep::compute_global_norm(const StepSettings& settings,
+                                                        WearLimit::Refuses refuses) {
   std::vector<double> of_flats;
   for (const FlatState& flat : context_.flats) {
     of_flats.push_back(flat.grad.absent ? 0 : sum_tree(flat.grad.square_partials));
   }
   struct OfRank {
     double squares = 0;
-    double worn = 0;
+    double refuses = 0;
     StepSettings settings;
   };
-  const OfRank mine{.squares = sum_tree(of_flats), .worn = worn ? 1.0 : 0.0, .settings = settings};
+  const OfRank mine{
+      .squares = sum_tree(of_flats), .refuses = static_cast<double>(refuses), .settings = settings};
   std::vector<OfRank> of_ranks(context_.communicator.size());
   PENSTOCK_TRY(context_.exchange(ConstHostSpan(std::span(&mine, 1)), HostSpan(std::span(of_ranks)),
                                  CollectiveSignature::Subject::gradient_norm));
   std::vector<double> squares_of_ranks;
-  worn_rank_.reset();
+  wear_ = {};
   for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
     squares_of_ranks.push_back(of_ranks[rank].squares);
-    if (of_ranks[rank].worn != 0) worn_rank_ = rank;
+    const auto of_rank = static_cast<WearLimit::Refuses>(of_ranks[rank].refuses);
+    if (of_rank > wear_.refuses) wear_ = {of_rank, rank};
     if (auto same = check_same_settings(of_ranks[0].settings, of_ranks[rank].settings, rank); !same) {
       return context_.fail(same.error()).error();
     }
@@ -109,6 +113,10 @@ void OptimizerStep::start_update(double clip_factor, const LearningRate& now) {
   tiers::Ledger& ledger = context_.runtime.ledger();
   ledger.predict_traffic(tiers::Purpose::optimizer_tile, plan_.tile_reads, plan_.tile_writes);
   ledger.predict_traffic(tiers::Purpose::parameter_shard, plan_.update_shard_reads_max, plan_.shard_writes);
+  if (context_.internals.memory_is_limited()) {  // then no shard has its home there
+    const ByteCount homes = plan_.home_shards - plan_.home_frozen_shards;
+    ledger.predict_traffic(tiers::Purpose::parameter_shard, homes, homes);
+  }
   update_.begin(std::move(step));
 }
 

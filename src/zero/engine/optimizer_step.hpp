@@ -4,6 +4,7 @@
 #include "zero/engine/step_arithmetic.hpp"
 #include "zero/engine/step_settings.hpp"
 #include "zero/engine/update_sweep.hpp"
+#include "zero/engine/wear_limit.hpp"
 
 #include <penstock/zero/engine/engine.hpp>
 #include <penstock/zero/layout/memory_plan.hpp>
@@ -41,15 +42,21 @@ class OptimizerStep {
 
   /// Computes the norm, compares the settings of all ranks, and starts the update or skips it. Every gradient must be
   /// accumulated, and the last update complete. Errors fail the engine, except those of Runtime::discard().
-  /// `worn`: whether this rank refuses a further step, see WearLimit.
+  /// `refuses`: what WearLimit refuses on this rank. An update that a rank refuses is not started, and the outcome is a
+  /// skipped step without a reason.
   Result<StepOutcome> finish(std::uint32_t micro_batches,
-                             std::span<const std::uint32_t> units_without_gradient, bool worn);
-  /// A rank that refuses a further step, as of the last finish().
-  [[nodiscard]] std::optional<std::size_t> worn_rank() const { return worn_rank_; }
+                             std::span<const std::uint32_t> units_without_gradient,
+                             WearLimit::Refuses refuses);
+  /// Of all ranks, the one that refuses most, as of the last finish().
+  struct Wear {
+    WearLimit::Refuses refuses = WearLimit::Refuses::nothing;
+    std::size_t rank = 0;
+  };
+  [[nodiscard]] const Wear& wear() const { return wear_; }
 
  private:
   [[nodiscard]] double divisor() const;
-  Result<GradientNorm> compute_global_norm(const StepSettings& settings, bool worn);
+  Result<GradientNorm> compute_global_norm(const StepSettings& settings, WearLimit::Refuses refuses);
   void start_update(double clip_factor, const LearningRate& now);
 
   EngineContext& context_;
@@ -58,7 +65,7 @@ class OptimizerStep {
   const std::uint64_t layout_hash_;
   std::vector<OptimizerGroup> groups_;
   std::optional<double> given_rate_;
-  std::optional<std::size_t> worn_rank_;
+  Wear wear_;
   LossScaler loss_scaler_;
 };
 

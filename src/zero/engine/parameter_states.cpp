@@ -137,7 +137,9 @@ Result<void> EngineState::visit_states(std::span<const cpu_adam::StateKind> kind
   tiers::Ledger& ledger = context_.runtime.ledger();
   ledger.predict_traffic(tiers::Purpose::optimizer_tile, options_.plan.tile_reads, {});
   ledger.predict_traffic(tiers::Purpose::parameter_shard,
-                         options_.plan.update_shard_reads_max + options_.plan.disk_frozen_shards, {});
+                         options_.plan.update_shard_reads_max + options_.plan.disk_frozen_shards -
+                             options_.plan.home_frozen_shards,
+                         {});
   return ok();
 }
 

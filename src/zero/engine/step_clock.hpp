@@ -41,7 +41,10 @@ class StepClock {
   /// Ends the step, and sets the times of its outcome.
   void end(StepOutcome& outcome);
   /// The call of step() has returned an error: the time until it is repeated is none of the step.
-  void interrupt() { enter(Phase::between); }
+  void interrupt() {
+    enter(Phase::between);
+    after_a_part_ = false;
+  }
   /// The step begins, or is abandoned: what was before is no part of it.
   void restart();
 
@@ -56,9 +59,10 @@ class StepClock {
   const std::function<TimePoint()> waited_;
   swap::Timeline* const timeline_;
   Phase phase_ = Phase::between;
-  TimePoint since_{}, waited_before_{};                        // of the phase
-  std::vector<std::size_t> reduced_;                           // units, by micro-batch
-  TimePoint forward_{}, backward_{}, stepping_{}, waiting_{};  // of the step in progress
+  TimePoint since_{}, waited_before_{};  // of the phase
+  std::vector<std::size_t> reduced_;     // units, by micro-batch
+  bool after_a_part_ = false;            // the phase is `between`, and not before the first step
+  TimePoint forward_{}, backward_{}, stepping_{}, between_{}, waiting_{};  // of the step in progress
   mutable std::mutex mutex_;
   StepTimes all_;  // with the lock
 };

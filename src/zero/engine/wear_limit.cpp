@@ -17,29 +17,41 @@ double of(ByteCount bytes) {
   return static_cast<double>(bytes.value());
 }
 
+std::string bytes(double count) {
+  return to_string(ByteCount(static_cast<std::uint64_t>(count)));
+}
+
 }  // namespace
 
-std::optional<std::string> WearLimit::end_step(const std::vector<swap::PathReport>& paths,
-                                               ByteCount step_writes) {
-  if (!config_.endurance_cap) return std::nullopt;
+WearLimit::Verdict WearLimit::end_step(const std::vector<swap::PathReport>& paths, ByteCount step_writes) {
+  Verdict verdict;
+  if (!config_.endurance_cap) return verdict;
   const bool is_first = written_.size() != paths.size();
   written_.resize(paths.size());
   double weights = 0;
   for (const swap::PathReport& path : paths) weights += path.weight;
-  std::optional<std::string> reason;
   for (std::size_t i = 0; i < paths.size(); ++i) {
     const ByteCount written = paths[i].counters.bytes_written;
     const double planned = of(step_writes) * paths[i].weight / weights;
-    const double step = is_first ? planned : std::max(planned, of(written - written_[i]));
-    written_[i] = written;
-    if (reason || paths[i].endurance.is_zero()) continue;
-    // The update of this step comes before the next one.
-    if (of(written) + 2 * step <= *config_.endurance_cap * of(paths[i].endurance)) continue;
-    reason = paths[i].directory.string() + ": " + to_string(written) + " written of the " +
-             to_string(paths[i].endurance) + " that this rank may write, and penstock.endurance_cap is " +
-             percent(*config_.endurance_cap);
+    // What is still to be stored may count twice, and less of it a moment later.
+    const ByteCount since = written - std::min(written, written_[i]);
+    const double step = is_first || others_wrote_ ? planned : std::max(planned, of(since));
+    written_[i] = std::max(written, written_[i]);
+    if (paths[i].endurance.is_zero()) continue;
+    const double allowed = *config_.endurance_cap * of(paths[i].endurance);
+    const Refuses refuses = of(written) + step > allowed       ? Refuses::this_step
+                            : of(written) + 2 * step > allowed ? Refuses::next_step
+                                                               : Refuses::nothing;
+    if (refuses <= verdict.refuses) continue;
+    const double before = of(written) + (refuses == Refuses::next_step ? step : 0);
+    verdict = {refuses, paths[i].directory.string() + ": it would write " + bytes(step) + " beside the " +
+                            bytes(before) +
+                            " that were written before it, this rank's part of the endurance is " +
+                            to_string(paths[i].endurance) + ", and penstock.endurance_cap is " +
+                            percent(*config_.endurance_cap)};
   }
-  return reason;
+  others_wrote_ = false;
+  return verdict;
 }
 
 std::vector<std::string> WearLimit::take_warnings(const std::vector<swap::PathReport>& paths) {

@@ -3,7 +3,7 @@
 #include <penstock/swap/runtime.hpp>
 #include <penstock/zero/config/config.hpp>
 
-#include <optional>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,10 +15,17 @@ class WearLimit {
   /// `config` outlives it.
   explicit WearLimit(const PenstockConfig& config) : config_(config) {}
 
-  /// At the end of a step, before its update; `step_writes`: what a step writes to all drives, as planned. Returns why
-  /// the next step would write more than the cap allows, or nothing: it is taken to write as much as the last one has.
-  [[nodiscard]] std::optional<std::string> end_step(const std::vector<swap::PathReport>& paths,
-                                                    ByteCount step_writes);
+  enum class Refuses : std::uint8_t { nothing, next_step, this_step };  // in the order of their weight
+  struct Verdict {
+    Refuses refuses = Refuses::nothing;
+    std::string reason;
+  };
+  /// At the end of a step, before its update: whether that, or the update of the next step, would write more than the
+  /// cap allows. `paths` count as written what is still to be stored of the updates before. `step_writes`: what a step
+  /// writes to all drives, as planned; it is taken to write as much as the last one has, if that is more.
+  [[nodiscard]] Verdict end_step(const std::vector<swap::PathReport>& paths, ByteCount step_writes);
+  /// A commit writes too: what is written until end_step() is not what a step writes.
+  void note_commit() { others_wrote_ = true; }
   /// A line for each drive that has come to the part of its endurance of which a warning was asked; once each.
   [[nodiscard]] std::vector<std::string> take_warnings(const std::vector<swap::PathReport>& paths);
 
@@ -26,6 +33,7 @@ class WearLimit {
   const PenstockConfig& config_;
   std::vector<ByteCount> written_;  // by path, at the end of the last step
   std::vector<bool> warned_;        // by path
+  bool others_wrote_ = false;
 };
 
 }  // namespace penstock::zero

@@ -67,7 +67,8 @@ double PlacedBytes::share(Tier tier) const {
 
 std::vector<PlacedBytes> placement_of(const MemoryPlan& plan) {
   std::vector<PlacedBytes> kinds = {
-      {"parameters", {plan.device_shards, plan.host_shards, plan.disk_shards}},
+      {"parameters",
+       {plan.device_shards, plan.host_shards + plan.home_shards, plan.disk_shards - plan.home_shards}},
       {"gradients", {plan.device_accumulators, plan.host_gradients, plan.disk_gradients}},
       {"optimizer states", {plan.device_tiles, plan.host_tiles, plan.disk_tiles}}};
   kinds.push_back(

@@ -16,11 +16,12 @@ bool seals_in_pass(const Config& config) {
 
 }  // namespace
 
-tiers::TensorDescription shard_tensor(const Config& config, const FlatLayout& flat) {
+tiers::TensorDescription shard_tensor(const Config& config, const FlatLayout& flat, bool at_home) {
   return {.name = flat.name + " parameter shard",
           .purpose = Purpose::parameter_shard,
           .size = shard_bytes(flat, config.dtype),
           .write_behind = true,
+          .home_in_memory = at_home,
           .sealed_in_pass = seals_in_pass(config)};
 }
 

@@ -13,7 +13,8 @@ namespace penstock::zero {
 // The tensors that the engine of a rank adds to its runtime, without their keys.
 
 /// The rank's shard of the parameters of a flat.
-[[nodiscard]] tiers::TensorDescription shard_tensor(const Config& config, const FlatLayout& flat);
+[[nodiscard]] tiers::TensorDescription shard_tensor(const Config& config, const FlatLayout& flat,
+                                                    bool at_home);
 /// The accumulated gradient of the shard.
 [[nodiscard]] tiers::TensorDescription gradient_tensor(const Config& config, const FlatLayout& flat);
 /// A reduced gradient on its way to the accumulated one.

@@ -206,14 +206,42 @@ ByteCount place_checkpoints(MemoryPlan& plan, const HostNeed& need, ByteCount le
   return need.checkpoints + checkpoints.size * checkpoints.in_host;
 }
 
+/// Whether shards on disk may have their home in host memory. Gradients on disk would evict them, since their leases
+/// divide the memory; and Eviction::reuse_distance drops by a rule of its own.
+bool may_have_homes(const MemoryPlan& plan, const Config& config) {
+  return plan.shards_on_disk && !plan.gradients_on_disk &&
+         config.penstock.eviction != swap::Eviction::reuse_distance;
+}
+
+/// Gives shards on disk a home in `left` bytes, one after the other those that fit, and returns what they take.
+ByteCount place_shards(MemoryPlan& plan, const Config& config, const ShardLayout& shards, ByteCount left) {
+  for (std::size_t f = plan.flats_in_host; f < shards.flats().size(); ++f) {
+    const FlatLayout& flat = shards.flats()[f];
+    const ByteCount shard = padded(flat.shard, config.dtype);
+    if (plan.home_shards + shard > left) continue;
+    plan.home_shards += shard;
+    if (flat.frozen) plan.home_frozen_shards += shard;
+    plan.flats_at_home.push_back(static_cast<std::uint32_t>(f));
+  }
+  return plan.home_shards;
+}
+
 /// Assigns the memory beyond the minimum: first to gradients, because spilled ones are written and read; then to
-/// parameter shards, which are read several times a step; then to checkpoints and to tiles, which are read and written
-/// once a step.
-void place_in_host(MemoryPlan& plan, const Config& config, const RankBytes& rank, const HostNeed& need) {
+/// parameter shards, which are read several times a step and written once; then to checkpoints and to tiles, which are
+/// read and written once a step. Room for the tiles in flight is left by the shards that have their home there, which
+/// these do not evict.
+void place_in_host(MemoryPlan& plan, const Config& config, const ShardLayout& shards, const RankBytes& rank,
+                   const HostNeed& need) {
   ByteCount left = plan.host_budget - plan.host_minimum;
   const auto take = [&left](ByteCount bytes) { return bytes <= left ? (left -= bytes, true) : false; };
   plan.gradients_on_disk = need.may_spill && !take(rank.gradients);
-  const bool shards_stay = plan.shards_on_disk && take(rank.disk_shards);
+  bool shards_stay = false;
+  if (may_have_homes(plan, config)) {
+    left -= place_shards(plan, config, shards, left - std::min(left, need.ring));
+    shards_stay = plan.home_shards == rank.disk_shards;
+  } else {
+    shards_stay = plan.shards_on_disk && take(rank.disk_shards);
+  }
   left -= place_checkpoints(plan, need, left);
   if (!need.tiles_on_disk) {
     plan.tiles_in_host = plan.tiles_on_device ? 0 : plan.tiles;
@@ -224,7 +252,7 @@ void place_in_host(MemoryPlan& plan, const Config& config, const RankBytes& rank
   if (!plan.gradients_on_disk) sweep.gradient = {};
   if (shards_stay) sweep.shard = {};
   const ByteCount fixed = need.resident + (plan.gradients_on_disk ? ByteCount() : rank.gradients) +
-                          (shards_stay ? rank.disk_shards : ByteCount()) +
+                          (shards_stay ? rank.disk_shards : plan.home_shards) +
                           (need.tiles_on_disk ? rank.largest_tile * plan.tiles_in_host : ByteCount()) +
                           (need.may_spill ? plan.checkpoints.size * plan.checkpoints.in_host : ByteCount());
   const ByteCount room = plan.host_budget - fixed;
@@ -256,7 +284,7 @@ Result<void> plan_commits(MemoryPlan& plan, const Config& config, const ShardLay
   std::uint64_t number = 0;
   for (std::size_t f = 0; f < shards.flats().size(); ++f) {
     const FlatLayout& flat = shards.flats()[f];
-    const bool on_disk = plan.shards_on_disk && f >= plan.flats_in_host;
+    const bool on_disk = plan.shard_on_disk(f);
     if (commits_parameters(config, flat)) {
       if (on_disk) plan.swap_committed += padded(flat.shard, config.dtype);
       for (const TileRange& part : commit_parts(flat.shard, parameter_block(config.dtype))) {
@@ -302,10 +330,11 @@ void predict_traffic(MemoryPlan& plan, const Config& config, const RankBytes& ra
   plan.tile_reads = plan.tile_writes = plan.disk_tiles;
   plan.tile_rereads_max =
       std::min(plan.disk_tiles, rank.largest_tile * (plan.tiles_ahead + plan.update.tiles()));
-  plan.shard_writes = plan.disk_shards - plan.disk_frozen_shards;
+  const ByteCount streamed = plan.disk_shards - plan.home_shards;
+  plan.shard_writes = streamed - (plan.disk_frozen_shards - plan.home_frozen_shards);
   // For the forward and for the backward. Where host memory has no room for the gradients, their leases divide it so
   // that a shard may be evicted between its prefetch and its use.
-  plan.shard_reads_max = plan.disk_shards * (plan.gradients_on_disk ? 4 : 2);
+  plan.shard_reads_max = streamed * (plan.gradients_on_disk ? 4 : 2);
   plan.gradient_reads_max = plan.disk_gradients * 2;
   plan.gradient_writes_max = plan.disk_gradients;
   plan.checkpoint_writes_max = plan.disk_checkpoints;
@@ -365,7 +394,7 @@ Result<MemoryPlan> plan_with(ElementCount tile_elements, const Config& config, c
   const RankBytes rank = all.without(plan.tiles_on_device, plan.shards_on_device);
   const HostNeed need = host_need(plan, config, rank, shards);
   PENSTOCK_TRY(plan_host_budget(plan, config, rank, need));
-  place_in_host(plan, config, rank, need);
+  place_in_host(plan, config, shards, rank, need);
   if (need.tiles_on_disk) {
     PENSTOCK_TRY_ASSIGN(plan.disk_tiles, disk_tile_bytes(plan, config, shards));
   }

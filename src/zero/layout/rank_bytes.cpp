@@ -18,7 +18,7 @@ Result<RankBytes> RankBytes::of(const MemoryPlan& plan, const Config& config, co
     const FlatLayout& flat = shards.flats()[f];
     const ByteCount shard = padded(flat.shard, config.dtype);
     rank.shards += shard;
-    if (plan.shards_on_disk && f >= plan.flats_in_host) {
+    if (plan.shard_on_disk(f)) {
       rank.disk_shards += shard;
       if (flat.frozen) rank.disk_frozen_shards += shard;
       rank.largest_disk_shard = std::max(rank.largest_disk_shard, shard);

@@ -5,11 +5,12 @@
 
 namespace penstock::zero {
 
-/// What the engine of `plan` takes of its runtime.
+/// What the engine of `plan` takes of its runtime. What has its home there counts as what stays: it is evicted only
+/// where nothing else can move, which a collective that waits for a peer hides.
 inline swap::RuntimeUse runtime_use(const MemoryPlan& plan, std::uint32_t engine_number) {
   return {.owner = engine_number,
           .host = plan.host_budget,
-          .staging = plan.host_staging(),
+          .staging = plan.host_staging() - plan.home_shards,
           .staging_least = plan.host_staging_min,
           .swap = plan.swap_bytes,
           .held = plan.host_held,

@@ -32,6 +32,7 @@ class Writer {
                                 .on_disk = on_disk,
                                 .write_behind = tensor.write_behind,
                                 .retain = tensor.retain,
+                                .home_in_memory = tensor.home_in_memory,
                                 .transient = tensor.transient});
     }
     trace_.uses.push_back({*number, access});
@@ -118,8 +119,8 @@ class Step final : private FlatResidency::Effects {
 
   void use_shard(std::uint32_t f, Access access) {
     if (plan_.shards_on_device) return;
-    writer_->use(flats_[f].shard, shard_tensor(config_, shards_.flats()[f]),
-                 plan_.shards_on_disk && f >= plan_.flats_in_host, access);
+    writer_->use(flats_[f].shard, shard_tensor(config_, shards_.flats()[f], plan_.shard_at_home(f)),
+                 plan_.shard_on_disk(f), access);
   }
 
   void use_gradient(std::uint32_t f, Access access) {

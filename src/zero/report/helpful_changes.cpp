@@ -47,12 +47,12 @@ std::string step_text(double simulated, double measured) {
 }  // namespace
 
 void add_changes(RunReport& report, const Config& config, const ModelLayout& model, const MemoryPlan& plan,
-                 const RankIdentity& identity, const StepTimes& times) {
+                 const RankIdentity& identity, const StepTimes& times, tiers::DeviceMemory device_memory) {
   constexpr std::uint32_t steps = 4;
   constexpr double no_disk = 1e15;  // bytes a second
   const auto end = [&](std::string note) { report.changes_note = std::move(note); };
   if (times.steps == 0) return end("no step has ended");
-  const std::chrono::nanoseconds took = times.forward + times.backward + times.stepping;
+  const std::chrono::nanoseconds took = times.forward + times.backward + times.stepping + times.between;
   const double arithmetic = seconds_of_step(took - times.waiting, times),
                updating = seconds_of_step(times.updating, times);
   if (arithmetic <= 0) return end("the trainer's thread has only waited");
@@ -62,7 +62,8 @@ void add_changes(RunReport& report, const Config& config, const ModelLayout& mod
                                   .ranks_per_node = identity.local_ranks,
                                   .micro_batches = config.gradient_accumulation_steps,
                                   .tokens = 1,  // whatever they are, they have taken so long
-                                  .dtype = config.dtype};
+                                  .dtype = config.dtype,
+                                  .device_memory = device_memory};
   const double of_node = identity.local_ranks;
   const double tiles = static_cast<double>((plan.host_tiles + plan.disk_tiles).value());
   const double rate = drive_rate(report).value_or(no_disk) * of_node;
@@ -74,9 +75,14 @@ void add_changes(RunReport& report, const Config& config, const ModelLayout& mod
   const auto simulated = simulate::simulate_model(config, model, node, run, steps);
   if (!simulated) return end(first_line(simulated.error()));
   const double step = simulated->simulation.steady.seconds;
+  const double measured = seconds_of_step(took, times);
+  std::string note = step_text(step, measured);
+  constexpr double alike = 1.5;
+  if (step > alike * measured || measured > alike * step) {
+    return end(std::move(note) + ": too different to say what would help");
+  }
   for (const auto& change : simulated->simulation.changes)
     report.changes.push_back({change.what, 1 - change.seconds / step});
-  std::string note = step_text(step, seconds_of_step(took, times));
   if (report.changes.empty()) note += "; none of the changes would help";
   end(std::move(note));
 }

@@ -14,6 +14,6 @@ namespace penstock::zero {
 /// updates, checkpoints or tensors is its arithmetic. The rate of the drives is their configured limit, else that at
 /// which they have moved bytes while they were busy.
 void add_changes(RunReport& report, const Config& config, const ModelLayout& model, const MemoryPlan& plan,
-                 const RankIdentity& identity, const StepTimes& times);
+                 const RankIdentity& identity, const StepTimes& times, tiers::DeviceMemory device_memory);
 
 }  // namespace penstock::zero

@@ -1,14 +1,11 @@
 #include <penstock/zero/report/run_report.hpp>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstdint>
 #include <fstream>
-#include <ios>
 #include <limits>
 #include <string>
-#include <system_error>
 
 namespace penstock::zero {
 
@@ -80,33 +77,6 @@ ReportFormat report_format_of(const std::filesystem::path& file) {
   const std::filesystem::path extension = file.extension();
   if (extension == ".json") return ReportFormat::json;
   return extension == ".prom" ? ReportFormat::prometheus : ReportFormat::text;
-}
-
-Result<void> save_report(const RunReport& report, const std::filesystem::path& file, ReportFormat format) {
-  std::string text;
-  switch (format) {
-    case ReportFormat::text: text = to_text(report); break;
-    case ReportFormat::json: text = to_json(report); break;
-    case ReportFormat::prometheus: text = to_prometheus(report); break;
-    default: return Error::invalid_argument("save_report").object("format").reason("there is no such format");
-  }
-  if (!file.has_filename())
-    return Error::invalid_argument("save_report")
-        .object("file")
-        .reason("it names no file")
-        .got(file.string());
-  std::filesystem::path unfinished = file;
-  unfinished += ".new";
-  errno = 0;
-  std::ofstream stream(unfinished, std::ios::binary | std::ios::trunc);
-  stream.write(text.data(), static_cast<std::streamsize>(text.size()));
-  stream.close();
-  std::error_code failed(stream ? 0 : errno == 0 ? EIO : errno, std::system_category());
-  if (!failed) std::filesystem::rename(unfinished, file, failed);
-  if (!failed) return ok();
-  std::error_code ignored;
-  std::filesystem::remove(unfinished, ignored);
-  return Error::from_errno("save_report", failed.value()).object(file.string());
 }
 
 }  // namespace penstock::zero

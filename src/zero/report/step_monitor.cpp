@@ -7,6 +7,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <limits>
 #include <utility>
 
 namespace penstock::zero {
@@ -100,11 +101,20 @@ Result<void> StepMonitor::write(std::span<const MonitorEvent> events) {
   for (const MonitorEvent& event : events) {
     const bool is_plain = std::none_of(event.name.begin(), event.name.end(),
                                        [](char c) { return static_cast<unsigned char>(c) < 0x20; });
-    if (!event.name.empty() && is_plain) continue;
-    return Error::invalid_argument("Rank::write_events")
-        .object("name")
-        .wanted("a text without control characters")
-        .got(event.name.empty() ? "an empty text" : "one that has some");
+    constexpr std::size_t longest = 251;  // the name of a file has 255 bytes at most, and ends in ".csv"
+    const auto refused = [&](const char* what, const char* wanted, std::string got) {
+      return Error::invalid_argument("Rank::write_events")
+          .object("events[" + std::to_string(&event - events.data()) + "]." + what)
+          .wanted(wanted)
+          .got(std::move(got))
+          .note("nothing was written");
+    };
+    if (event.name.empty()) return refused("name", "a text", "an empty one");
+    if (!is_plain) return refused("name", "a text without control characters", "one that has some");
+    if (event.name.size() > longest)
+      return refused("name", "at most 251 bytes", std::to_string(event.name.size()));
+    constexpr auto last = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+    if (event.place > last) return refused("place", "at most 2^63 - 1", std::to_string(event.place));
   }
   return append(events);
 }

@@ -33,6 +33,7 @@ class StepMonitor {
   void end_step(const StepOutcome& outcome, std::uint64_t samples, const std::function<RunReport()>& report);
   /// As Rank::write_events().
   Result<void> write(std::span<const MonitorEvent> events);
+  void log(std::string_view line) const { log_(line); }
   /// A line for each monitor that has ended with an error.
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
 

@@ -25,6 +25,10 @@ std::string key_of(tiers::Purpose purpose) {
 
 constexpr double flops_max = 1e18;
 
+std::string got(const Json::Value& json) {
+  return ", got " + (json.isNull() ? "nothing" : config::shown(json));
+}
+
 /// A number of bytes, a second or in all. Reports one that cannot be used; it is 1 then.
 double number(config::StrictReader& reader, const Json::Value& object, const std::string& path,
               const std::string& key, double most) {
@@ -33,8 +37,9 @@ double number(config::StrictReader& reader, const Json::Value& object, const std
   if (json.isString()) value = static_cast<double>(config::parse_bytes(json.asString()).value_or(0));
   if (value >= 1 && value <= most) return value;
   const auto most_bytes = static_cast<std::uint64_t>(most);
-  reader.report(json.isNull() ? object : json, path.empty() ? key : path + "." + key,
-                "wanted bytes, such as \"3.4 GB\", from 1 to " + to_string(ByteCount(most_bytes)));
+  reader.report(
+      json.isNull() ? object : json, path.empty() ? key : path + "." + key,
+      "wanted bytes, such as \"3.4 GB\", from 1 to " + to_string(ByteCount(most_bytes)) + got(json));
   return 1;
 }
 
@@ -46,7 +51,8 @@ void read_disk(config::StrictReader& reader, const Json::Value& disk, Machine& m
                         .mixed = number(reader, disk, "disk", "mixed", rate_max)};
   const swap::DiskRates& rates = machine.costs.disk;
   if (rates.mixed > rates.read + rates.write)
-    reader.report(disk["mixed"], "disk.mixed", "wanted at most the sum of disk.read and disk.write");
+    reader.report(disk["mixed"], "disk.mixed",
+                  "wanted at most the sum of disk.read and disk.write" + got(disk["mixed"]));
   if (!disk.isMember("endurance")) return;
   const double endurance = number(reader, disk, "disk", "endurance", endurance_max);
   machine.endurance = ByteCount(static_cast<std::uint64_t>(endurance));
@@ -69,7 +75,7 @@ void read_device(config::StrictReader& reader, const Json::Value& device, Machin
   machine.device.flops = flops.isNumeric() ? flops.asDouble() : 0;
   if (!(machine.device.flops >= 1 && machine.device.flops <= flops_max))
     reader.report(flops.isNull() ? device : flops, "device.flops",
-                  "wanted floating-point operations a second, such as 1.2e14, from 1 to 1e18");
+                  "wanted floating-point operations a second, such as 1.2e14, from 1 to 1e18" + got(flops));
   for (const auto& [key, rate] :
        {std::pair("link", &machine.device.link), {"host_copy", &machine.device.host_copy}})
     if (device.isMember(key)) *rate = number(reader, device, "device", key, rate_max);
@@ -85,7 +91,7 @@ void read_root(config::StrictReader& reader, const Json::Value& root, Machine& m
   if (const Json::Value& shared = root["shared_processor"]; shared.isBool()) {
     machine.costs.shared_processor = shared.asBool();
   } else if (!shared.isNull()) {
-    reader.report(shared, "shared_processor", "wanted true or false");
+    reader.report(shared, "shared_processor", "wanted true or false" + got(shared));
   }
 }
 

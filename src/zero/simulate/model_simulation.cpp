@@ -106,7 +106,8 @@ std::vector<Alternative> alternatives(const Config& config, const Machine& node,
 /// Without changes, all micro-batches.
 Result<ModelSimulation> replay_once(const Config& config, const ModelLayout& model, const Machine& node,
                                     const TrainingRun& run, std::uint32_t steps) {
-  PENSTOCK_TRY_ASSIGN(const MemoryPlan plan, plan_memory(config, model, run.ranks, run.ranks_per_node));
+  PENSTOCK_TRY_ASSIGN(const MemoryPlan plan,
+                      plan_memory(config, model, run.ranks, run.ranks_per_node, run.device_memory));
   ModelSimulation once;
   PENSTOCK_TRY_ASSIGN(once.step, plan_step(config, model, plan, {.micro_batches = run.micro_batches}));
   once.step.options.steps = steps;
@@ -152,7 +153,8 @@ Result<ModelSimulation> simulate_once(const Config& config, const ModelLayout& m
 Result<ModelSimulation> simulate_model(const Config& config, const ModelLayout& model, const Machine& node,
                                        const TrainingRun& run, std::uint32_t steps) {
   PENSTOCK_TRY_ASSIGN(ModelSimulation result, simulate_once(config, model, node, run, steps));
-  PENSTOCK_TRY_ASSIGN(const MemoryPlan plan, plan_memory(config, model, run.ranks, run.ranks_per_node));
+  PENSTOCK_TRY_ASSIGN(const MemoryPlan plan,
+                      plan_memory(config, model, run.ranks, run.ranks_per_node, run.device_memory));
   const ByteCount host_budget = plan.host_budget * run.ranks_per_node;
   for (const auto& [what, change] : alternatives(config, node, host_budget)) {
     Config changed = config;

@@ -11,6 +11,7 @@ struct TrainingRun {
   std::uint64_t tokens = 0;         ///< of a micro-batch of a rank
   DType dtype = DType::bf16;        ///< of parameters and gradients
   bool recompute = false;           ///< the backward repeats the forward
+  tiers::DeviceMemory device_memory = tiers::DeviceMemory::separate;
 };
 /// What one rank has of a node that `ranks_per_node` share: of the disk, its endurance and the update, a part; its own
 /// device. Its uses are those of a step of `model` that is in `trace`.

@@ -272,6 +272,10 @@ void add_plan_rows(BadArguments& bad) {
         [=] { return expect(!MemoryPlan().in_host(tile), "a tile"); });
     bad("MemoryPlan::updated_on_device", "tile", std::to_string(tile) + " of none",
         [=] { return expect(!MemoryPlan().updated_on_device(tile), "a tile"); });
+    bad("MemoryPlan::shard_on_disk", "flat", std::to_string(tile) + " of none",
+        [=] { return expect(!MemoryPlan().shard_on_disk(tile), "a flat"); });
+    bad("MemoryPlan::shard_at_home", "flat", std::to_string(tile) + " of none",
+        [=] { return expect(!MemoryPlan().shard_at_home(tile), "a flat"); });
   }
   for (const std::uint32_t local_rank : {0u, 1u, ~0u}) {
     for (const std::uint32_t local_ranks : {0u, 1u}) {

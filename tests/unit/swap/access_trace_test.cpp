@@ -21,7 +21,8 @@ AccessTrace small_trace() {
                    .purpose = tiers::Purpose::optimizer_tile,
                    .write_behind = true,
                    .retain = false},
-                  {.name = "gradient", .size = 4_KiB, .on_disk = false, .transient = true}},
+                  {.name = "gradient", .size = 4_KiB, .on_disk = false, .transient = true},
+                  {.name = "at home", .size = 4_KiB, .write_behind = true, .home_in_memory = true}},
       .uses = {{0, Access::read}, {2, Access::overwrite}, {1, Access::modify}, {0, Access::read}}};
 }
 
@@ -39,6 +40,7 @@ TEST(AccessTrace, IsTheSameAfterItsText) {
             "tensor 8388608 disk parameter_shards block3 parameters\n"
             "tensor 12345 disk,write_behind,dropped optimizer_tiles block3 tile 0\n"
             "tensor 4096 memory,transient scratch gradient\n"
+            "tensor 4096 disk,write_behind,home scratch at home\n"
             "use 0 read\n"
             "use 2 overwrite\n"
             "use 1 modify\n"
@@ -79,7 +81,7 @@ TEST(AccessTrace, IsRefusedWithTheLineThatIsWrong) {
   expect(begin + "tensor -4 disk scratch b\n", "got \"-4\"");
   expect(begin + "tensor 99999999999999999999 disk scratch b\n", "got \"99999999999999999999\"");
   expect(begin + "tensor 1 tape scratch b\n",
-         "wanted disk, memory, write_behind, dropped or transient, got \"tape\"");
+         "wanted disk, memory, write_behind, dropped, home or transient, got \"tape\"");
   expect(begin + "tensor 1 disk,memory scratch b\n",
          "wanted disk or memory among its properties, got \"disk,memory\"");
   expect(begin + "tensor 1 dropped scratch b\n", "got \"dropped\"");
@@ -110,7 +112,7 @@ TEST(AccessTrace, IsCheckedWhereItEnters) {
   trace.tensors[2].size = {};
   expect(trace, "tensors[2].size");
   trace = small_trace();
-  trace.uses[3].tensor = 3;
+  trace.uses[3].tensor = 4;
   expect(trace, "uses[3].tensor");
   trace = small_trace();
   trace.uses[0].access = static_cast<Access>(3);

@@ -34,6 +34,30 @@ void fill(Runtime& runtime, tiers::TensorId tensor, Pattern pattern) {
   pattern.fill(lease.bytes());
 }
 
+TEST(RuntimeWithANamedFile, StoresWhatHasItsHomeInMemoryWhenItIsFlushed) {
+  const ScratchDirectory directory;
+  const auto runtime = Runtime::create(named(directory)).value();
+  const auto tensor =
+      runtime
+          ->add({.name = "tensor", .key = {}, .size = 16_KiB, .write_behind = true, .home_in_memory = true},
+                true)
+          .value();
+  for (std::uint32_t generation = 1; generation <= 3; ++generation) {
+    fill(*runtime, tensor, {.tensor = 1, .generation = generation});
+    runtime->wait_for_stores(0);
+  }
+  EXPECT_EQ(runtime->ledger().traffic().written, 0_B);
+  EXPECT_FALSE(runtime->pin_extent(tensor, 1));
+
+  ASSERT_TRUE(runtime->flush());
+
+  EXPECT_EQ(runtime->ledger().traffic().written, 16_KiB);
+  EXPECT_TRUE(runtime->pin_extent(tensor, 1));
+  EXPECT_TRUE(runtime->in_memory(tensor));
+  ASSERT_TRUE(runtime->flush());
+  EXPECT_EQ(runtime->ledger().traffic().written, 16_KiB);
+}
+
 TEST(RuntimeWithANamedFile, KeepsPinnedBytesForALaterProcess) {
   const ScratchDirectory directory;
   const Pattern pattern{.tensor = 1, .generation = 1};

@@ -259,7 +259,15 @@ TEST_F(FailingPath, LosesNoByteInAnyOrderOfUses) {
     std::vector<TensorId> tensors;
     std::vector<std::uint64_t> generations(14, 0);
     for (std::size_t i = 0; i < generations.size(); ++i) {
-      tensors.push_back(add(runtime, ByteCount(1 + random.below(30'000)), true, random.below(2) == 0));
+      tensors.push_back(runtime
+                            .add({.name = "tensor",
+                                  .key = test::next_key(),
+                                  .size = ByteCount(1 + random.below(30'000)),
+                                  .block = 8_KiB,
+                                  .write_behind = random.below(2) == 0,
+                                  .home_in_memory = random.below(4) == 0},
+                                 true)
+                            .value());
     }
     for (int i = 0; i < 200; ++i) {
       if (i == 60 || i == 120) {  // one disk's writes fail, then another's hang

@@ -6,8 +6,10 @@
 
 #include <gtest/gtest.h>
 #include <json/json.h>
+#include <sys/resource.h>
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -43,7 +45,7 @@ std::map<std::string, std::vector<Event>> rows_of(const Json::Value& events) {
   std::map<int, std::string> names;
   std::map<std::string, std::vector<Event>> rows;
   for (const Json::Value& event : events) {
-    if (event["ph"] == "M") names[event["tid"].asInt()] = event["args"]["name"].asString();
+    if (event["name"] == "thread_name") names[event["tid"].asInt()] = event["args"]["name"].asString();
   }
   for (const Json::Value& event : events) {
     if (event["ph"] != "X") continue;
@@ -58,7 +60,7 @@ TEST(Timeline, HasARowForEachOfATrackThatOverlap) {
   const ScratchDirectory scratch;
   const auto file = scratch.path() / "timeline.json";
   {
-    const auto timeline = Timeline::create(file).value();
+    const auto timeline = Timeline::create(file, /*process=*/3).value();
     const TimePoint first = Clock::steady().now();
     timeline->add("reads of path 0", "block 1", first, 3_MiB);
     timeline->add("reads of path 0", "block 2", first);
@@ -75,7 +77,10 @@ TEST(Timeline, HasARowForEachOfATrackThatOverlap) {
   EXPECT_EQ(rows.at("reads of path 0")[1].name, "block 3");
   EXPECT_EQ(rows.at("reads of path 0 2")[0].name, "block 2");
   EXPECT_EQ(rows.at("waits")[0].name, "loads");
-  EXPECT_EQ(events[1]["args"]["bytes"].asUInt64(), 3u << 20);
+  EXPECT_EQ(events[2]["args"]["bytes"].asUInt64(), 3u << 20);
+  EXPECT_EQ(events[0]["name"], "process_name");
+  EXPECT_EQ(events[0]["args"]["name"], "rank 3");
+  for (const Json::Value& event : events) EXPECT_EQ(event["pid"], 3);
 }
 
 TEST(Timeline, IsJsonWhateverTheNamesAre) {
@@ -102,7 +107,7 @@ TEST(Timeline, IsReadableUntilWhereTheProcessWasKilled) {
 TEST(Timeline, EndsWhenItIsFull) {
   const ScratchDirectory scratch;
   const auto file = scratch.path() / "timeline.json";
-  const auto timeline = Timeline::create(file, 1_MiB).value();
+  const auto timeline = Timeline::create(file, 0, 1_MiB).value();
   const std::string name(128 << 10, 'x');
 
   for (int i = 0; i < 20; ++i) {
@@ -130,6 +135,31 @@ TEST(Timeline, EndsWhenItCannotBeWritten) {
   timeline->add("waits", "loads", {});
   timeline->flush();
   EXPECT_EQ(timeline->take_message(), "");
+}
+
+TEST(Timeline, HasWholeEventsAndItsEndWhereTheDiskIsFull) {
+  const ScratchDirectory scratch;
+  const auto file = scratch.path() / "timeline.json";
+  const auto timeline = Timeline::create(file).value();
+  const auto add_some = [&] {
+    for (int i = 0; i < 2000; ++i) timeline->add("waits", "loads", Clock::steady().now());
+    timeline->flush();
+  };
+  add_some();
+  const std::uintmax_t size = std::filesystem::file_size(file);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit some_more{.rlim_cur = size + 5000, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &some_more), 0);
+
+  add_some();
+
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  (void)std::signal(SIGXFSZ, ignored);
+  EXPECT_NE(timeline->take_message().find("cannot be written"), std::string::npos);
+  EXPECT_EQ(rows_of(parse(contents(file))).at("waits").size(), 2000u);
+  EXPECT_EQ(std::filesystem::file_size(file), size + 3);
 }
 
 TEST(Timeline, OfARuntimeHasItsReadsWritesAndWaits) {

@@ -3,6 +3,7 @@
 #include "zero/config/json_text.hpp"
 
 #include <algorithm>
+#include <functional>
 
 namespace penstock::tool {
 
@@ -22,8 +23,16 @@ Result<ModelReport> report_of(const EstimateOptions& options, NamedModel model) 
   PENSTOCK_TRY_ASSIGN(report.deepspeed,
                       zero::estimate::compare_deepspeed(report.config, report.model, run_of(options)));
   report.knobs = zero::estimate::next_knobs(report.config, report.model.layout, report.estimate);
-  if (!options.drive_endurance) return report;
-  PENSTOCK_TRY_ASSIGN(report.endurance_bytes, parse_endurance(*options.drive_endurance));
+  if (options.drive_endurance) {
+    PENSTOCK_TRY_ASSIGN(const double given, parse_endurance(*options.drive_endurance));
+    report.endurance_bytes.assign(report.estimate.paths.size(), given);
+    return report;
+  }
+  const std::vector<ByteCount>& configured = report.config.penstock.path_endurance;
+  const bool all_known = std::none_of(configured.begin(), configured.end(), std::mem_fn(&ByteCount::is_zero));
+  if (!all_known || configured.size() != report.estimate.paths.size()) return report;
+  for (const ByteCount endurance : configured)
+    report.endurance_bytes.push_back(static_cast<double>(endurance.value()));
   return report;
 }
 

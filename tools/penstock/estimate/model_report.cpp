@@ -129,12 +129,14 @@ void print_paths(const ModelReport& report) {
   if (estimate.paths.empty()) return;
   fmt::print("\n{:<20}{:>8}{:>14}{:>16}{:>16}", "path, of a node", "share", "swap files", "read a step",
              "written a step");
-  fmt::print("{}\n", report.endurance_bytes ? fmt::format("{:>32}", "steps to the rated endurance") : "");
-  for (const PlanEstimate::Path& path : estimate.paths) {
+  fmt::print("{}\n",
+             !report.endurance_bytes.empty() ? fmt::format("{:>32}", "steps to the rated endurance") : "");
+  for (std::size_t i = 0; i < estimate.paths.size(); ++i) {
+    const PlanEstimate::Path& path = estimate.paths[i];
     fmt::print("{:<20}{:>6.1f} %{:>14}{:>16}{:>16}", path.directory.string(), 100 * path.share,
                to_string(path.swap_bytes), to_string(path.read), to_string(path.written));
-    if (report.endurance_bytes) {
-      const auto steps = zero::estimate::steps_to_endurance(*report.endurance_bytes, path.written);
+    if (!report.endurance_bytes.empty()) {
+      const auto steps = zero::estimate::steps_to_endurance(report.endurance_bytes.at(i), path.written);
       fmt::print("{:>32}", steps ? to_string(ElementCount(*steps)) : "nothing is written");
     }
     fmt::print("\n");
@@ -205,15 +207,16 @@ Json::Value traffic_of(const PlanEstimate& estimate) {
 
 Json::Value paths_of(const ModelReport& report) {
   Json::Value paths(Json::arrayValue);
-  for (const PlanEstimate::Path& path : report.estimate.paths) {
+  for (std::size_t i = 0; i < report.estimate.paths.size(); ++i) {
+    const PlanEstimate::Path& path = report.estimate.paths[i];
     Json::Value& row = paths.append(Json::objectValue);
     row["directory"] = path.directory.string();
     row["share"] = path.share;
     row["swap_bytes"] = json_number(path.swap_bytes);
     row["read_per_step_bytes"] = json_number(path.read);
     row["written_per_step_bytes"] = json_number(path.written);
-    if (!report.endurance_bytes) continue;
-    const auto steps = zero::estimate::steps_to_endurance(*report.endurance_bytes, path.written);
+    if (report.endurance_bytes.empty()) continue;
+    const auto steps = zero::estimate::steps_to_endurance(report.endurance_bytes.at(i), path.written);
     row["steps_to_endurance"] = steps ? Json::Value(Json::UInt64(*steps)) : Json::Value();
   }
   return paths;

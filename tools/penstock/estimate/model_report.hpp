@@ -14,7 +14,7 @@ struct ModelReport {
   zero::Config config;
   zero::estimate::PlanEstimate estimate;
   zero::estimate::DeepSpeedComparison deepspeed;
-  std::optional<double> endurance_bytes;         ///< of each drive
+  std::vector<double> endurance_bytes = {};      ///< of each drive; empty: not known
   std::vector<zero::estimate::Knob> knobs = {};  ///< that move less over the drives
 };
 

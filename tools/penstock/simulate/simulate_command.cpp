@@ -36,6 +36,7 @@ struct SimulateOptions {
   std::uint32_t gpus = 1, nodes = 1;
   std::uint64_t tokens = 0;
   bool recompute = false;
+  std::string device_memory = "separate";
   std::uint32_t steps = 4, dropped_ahead = 4;
   bool as_json = false;
 };
@@ -194,7 +195,10 @@ Result<Case> case_of_model(const SimulateOptions& options) {
                                         .micro_batches = config.gradient_accumulation_steps,
                                         .tokens = options.tokens,
                                         .dtype = config.dtype,
-                                        .recompute = options.recompute};
+                                        .recompute = options.recompute,
+                                        .device_memory = options.device_memory == "host"
+                                                             ? tiers::DeviceMemory::host
+                                                             : tiers::DeviceMemory::separate};
   PENSTOCK_TRY_ASSIGN(auto simulated, simulate_model(config, model.layout, node, run, options.steps));
   return Case{.title = fmt::format("{}, one of {} ranks", model.name, ranks),
               .trace = std::move(simulated.step.trace),
@@ -250,6 +254,12 @@ void add_simulate_command(CLI::App& app, ExitStatus& status) {
       ->capture_default_str();
   command->add_flag("--recompute", options->recompute, "Of the model: the backward repeats the forward")
       ->needs(model);
+  command
+      ->add_option("--device-memory", options->device_memory,
+                   "Of the model: separate, as of a GPU, or host, for a run on the CPU")
+      ->needs(model)
+      ->check(CLI::IsMember({"separate", "host"}))
+      ->capture_default_str();
   command
       ->add_option("--machine", options->machine,
                    "The rates of its disk, of the uses and of its devices, see docs/simulation.md")

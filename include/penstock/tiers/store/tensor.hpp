@@ -49,8 +49,12 @@ struct TensorDescription {
   ByteCount block = 256_KiB;  ///< bytes covered by one checksum, > 0
   /// Its place on disk, set by Runtime::add(); none: it has no copy on disk.
   std::optional<Extent> extent = {};
-  bool write_behind = false;    ///< stored as soon as a modify or overwrite lease ends
-  bool retain = true;           ///< a clean host copy is kept while there is room; false: dropped at once
+  bool write_behind = false;  ///< stored as soon as a modify or overwrite lease ends
+  bool retain = true;         ///< a clean host copy is kept while there is room; false: dropped at once
+  /// With an extent: its home is memory. It is evicted only when nothing else makes room for a request that waits, and
+  /// with write_behind it is stored only then, or by Runtime::flush(). While Runtime::limit_memory() limits the memory,
+  /// it has no home.
+  bool home_in_memory = false;
   bool sealed_in_pass = false;  ///< the caller verifies and updates the checksums itself, block by block
   bool transient = false;       ///< its contents are not needed after its lease ends
   bool stored_from_outside =

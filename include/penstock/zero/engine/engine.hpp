@@ -55,7 +55,10 @@ struct StepOutcome {
 struct StepTimes {
   std::uint64_t steps = 0;                                        ///< updated or skipped
   std::chrono::nanoseconds forward{0}, backward{0}, stepping{0};  ///< as in StepOutcome
-  std::chrono::nanoseconds waiting{0};   ///< of these, for parameters, updates, checkpoints and tensors
+  /// From the end of a step to the next one, and between their parts, without waits: the trainer's own work, such as
+  /// loading data.
+  std::chrono::nanoseconds between{0};
+  std::chrono::nanoseconds waiting{0};   ///< of the steps, for parameters, updates, checkpoints and tensors
   std::chrono::nanoseconds updating{0};  ///< of the CPU or the device, without their waits for tiles
 };
 

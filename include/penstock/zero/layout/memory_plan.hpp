@@ -5,8 +5,10 @@
 #include <penstock/zero/config/config.hpp>
 #include <penstock/zero/layout/model_layout.hpp>
 
+#include <algorithm>
 #include <array>
 #include <span>
+#include <vector>
 
 namespace penstock::tiers {
 class NumaTopology;
@@ -43,6 +45,10 @@ struct MemoryPlan {
   bool shards_on_disk = false;  ///< all but the next ones
   std::uint32_t flats_in_host =
       0;  ///< the first flats, whose shards are kept in host memory: see Config::max_in_cpu
+  /// Of the others, in ascending order, those whose shards have their home in host memory, with a place on disk. There
+  /// is room for them in host_staging(), so that steps neither read nor write them. They go to disk for a commit, and
+  /// where a limit of the memory, or another engine, evicts them.
+  std::vector<std::uint32_t> flats_at_home = {};
   bool gradients_on_disk = false;              ///< gradients spill to disk, because the host budget is short
   std::uint64_t tiles = 0, tiles_in_host = 0;  ///< all tiles; those that stay in host memory
   /// Maximum number of tiles prefetched while all of them belong to the flat that is being updated. With more, a tile
@@ -110,6 +116,7 @@ struct MemoryPlan {
   std::array<swap::HeldLeases, 3> host_held = {};
   ByteCount disk_shards, disk_gradients, disk_tiles, disk_checkpoints;
   ByteCount disk_frozen_shards;  ///< part of disk_shards: frozen parameters, which no step writes
+  ByteCount home_shards, home_frozen_shards;  ///< parts of these: those of flats_at_home
   // Disk traffic of one step; shard_reads_max is that of one micro-batch that gathers each flat twice. The ledger's
   // prediction counts the gathers beyond these as they are made. Reads of shards are upper bounds, since shards stay in
   // memory while there is room. In split formats the update reads shards too: a master is the bf16 parameter plus the
@@ -130,6 +137,13 @@ struct MemoryPlan {
   /// The part of host_budget for copies of what is on disk, which stay while there is room, and for reduced gradients
   /// on their way to their shards.
   [[nodiscard]] ByteCount host_staging() const;
+  /// Whether the shard of flat number `flat` has a place on disk; whether host memory is its home nevertheless.
+  [[nodiscard]] bool shard_on_disk(std::uint64_t flat) const {
+    return shards_on_disk && flat >= flats_in_host;
+  }
+  [[nodiscard]] bool shard_at_home(std::uint64_t flat) const {
+    return std::binary_search(flats_at_home.begin(), flats_at_home.end(), flat);
+  }
   /// Whether tile number `tile` of the update stays in host memory. These tiles are spread evenly, so that their
   /// updates overlap the disk transfers of the others.
   [[nodiscard]] bool in_host(std::uint64_t tile) const { return is_among(tiles_in_host, tile); }

@@ -102,12 +102,12 @@ enum class ReportFormat : std::uint8_t { text, json, prometheus };
 /// By the extension of a file: JSON for .json, metrics for .prom, else tables.
 [[nodiscard]] ReportFormat report_format_of(const std::filesystem::path& file);
 
-/// Replaces `file`, so that another program reads the whole report of this time or of the last; after a power cut it
-/// may have neither. What is written first is beside it, with ".new" behind its name. Blocks. One thread at a time
-/// saves to a file.
+/// Replaces `file`, or the file to which it is a link, so that another program reads one whole report; after a power
+/// cut it may have none. What is written first is beside it, with a name of its own that ends in ".new". The file keeps
+/// its permissions. Blocks. Safe from any thread.
 ///
-/// Errors, after which the file is as before: invalid_argument, for an unknown format or an empty name; not_found,
-/// permission, no_space and io, of the file.
+/// Errors, after which the file is as before: invalid_argument, for an unknown format, an empty name, and what is there
+/// and no file, such as a device; not_found, permission, no_space and io, of the file.
 [[nodiscard]] Result<void> save_report(const RunReport& report, const std::filesystem::path& file,
                                        ReportFormat format);
 

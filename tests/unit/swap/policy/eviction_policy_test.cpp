@@ -43,6 +43,16 @@ TEST(EvictionOrder, OfPlannedIsThatOfLruBeforeTheFutureIsKnown) {
             (std::vector{TensorId(1), TensorId(2), TensorId(0)}));
 }
 
+TEST(EvictionOrder, EndsWithThoseAtHomeInMemoryByTheRankOfThePolicy) {
+  const std::array<EvictionCandidate, 3> homes = {{
+      {.home_in_memory = true, .last_use = 1, .next_use = 12},
+      {.dirty = true, .last_use = 9, .next_use = 3},
+      {.home_in_memory = true, .last_use = 2, .next_use = 20},
+  }};
+  EXPECT_EQ(order(Eviction::lru, homes), (std::vector{TensorId(1), TensorId(0), TensorId(2)}));
+  EXPECT_EQ(order(Eviction::planned, homes), (std::vector{TensorId(1), TensorId(2), TensorId(0)}));
+}
+
 TEST(EvictionOrder, FindsTheCleanOneThatIsUsedFurthestAheadIfThatIsLateEnough) {
   for (const Eviction policy : {Eviction::lru, Eviction::planned}) {
     EvictionOrder all(policy);
@@ -79,7 +89,8 @@ TEST(EvictionOrder, FindsTheSameCandidatesAsASearchOfAll) {
       auto& candidate = model.at(tensor);
       candidate.reset();
       if (random.below(4) != 0) {
-        candidate = {.dirty = random.below(2) == 0,
+        candidate = {.home_in_memory = random.below(4) == 0,
+                     .dirty = random.below(2) == 0,
                      .last_use = random.below(positions),
                      .next_use = random.below(3) == 0 ? NextUses::never : random.below(positions)};
       }
@@ -88,7 +99,7 @@ TEST(EvictionOrder, FindsTheSameCandidatesAsASearchOfAll) {
       const std::uint64_t from = random.below(positions + 2);
       ASSERT_EQ(all.first(), first(policy, [](const EvictionCandidate&) { return true; }));
       ASSERT_EQ(all.first_clean_used_from(from), first(Eviction::planned, [&](const EvictionCandidate& one) {
-                  return !one.dirty && one.next_use >= from;
+                  return !one.home_in_memory && !one.dirty && one.next_use >= from;
                 }));
     }
   }

@@ -97,6 +97,24 @@ TEST_F(PathEvacuationTest, RetiresAPathAtItsThirdFaultAndMovesWhatIsThereOneAtAT
   EXPECT_EQ(budget.free(), budget.size());  // an evacuated tensor does not stay in memory
 }
 
+TEST_F(PathEvacuationTest, MovesWhatHasItsHomeInMemoryAndKeepsItThere) {
+  std::vector<TensorId> homes;
+  for (int i = 0; i < 4; ++i) {
+    homes.push_back(add(8_KiB, {.write_behind = true, .home_in_memory = true}).value());
+    acquire(homes.back(), Access::overwrite);
+  }
+  ASSERT_TRUE(
+      std::ranges::any_of(homes, [&](TensorId home) { return tensors.description(home).extent->path == 0; }));
+
+  retire_first_path();
+  residency.advance();
+  run();
+
+  EXPECT_TRUE(on(0).empty());
+  EXPECT_TRUE(reported("is evacuated"));
+  for (const TensorId home : homes) EXPECT_TRUE(in_memory(home));
+}
+
 TEST_F(PathEvacuationTest, RetiresAPathAtOnceWhenAWriteHangs) {
   write(on(0).front(), 1, Error(ErrorCode::deadline_exceeded, "test"));
   run();

@@ -114,7 +114,8 @@ class RandomRun {
 
   void add_tensor() {
     const tiers::TensorDescription description{.write_behind = random_.below(2) == 0,
-                                               .retain = random_.below(3) != 0};
+                                               .retain = random_.below(3) != 0,
+                                               .home_in_memory = random_.below(4) == 0};
     tensors_.push_back({fixture_.add(ByteCount(1 + random_.below(20'000)), description).value()});
   }
   Tensor& find(TensorId id) {

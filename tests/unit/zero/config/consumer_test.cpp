@@ -302,7 +302,7 @@ std::string observe_wear(const Config& config) {
   swap::PathReport drive{.weight = 1, .endurance = 1_GiB};
   drive.counters.bytes_written = 512_MiB;
   WearLimit wear(config.penstock);
-  return std::to_string(wear.take_warnings({drive}).size()) + wear.end_step({drive}, 0_B).value_or("");
+  return std::to_string(wear.take_warnings({drive}).size()) + wear.end_step({drive}, 0_B).reason;
 }
 
 /// The engine's tensors, which of them are sealed in a separate pass, and whether one micro-batch completes a step.

@@ -57,7 +57,26 @@ TEST_F(StepClockTest, DividesTheTimeOfAStep) {
   const StepTimes all = clock_.times();
   EXPECT_EQ(all.steps, 1u);
   EXPECT_EQ(all.forward, milliseconds(20));
+  EXPECT_EQ(all.between, milliseconds(50 + 50 - 7));  // of the second micro-batch, and before step()
   EXPECT_EQ(all.waiting, milliseconds(3));
+}
+
+TEST_F(StepClockTest, CountsTheTimeToTheNextStepAndNoEvaluation) {
+  const auto step = [this](int before) {
+    clock_.restart();
+    micro_batch(1, before, 10, 20);
+    clock_.begin_stepping();
+    (void)end();
+  };
+  step(100);
+  EXPECT_EQ(clock_.times().between, milliseconds(0));
+  step(40);
+  EXPECT_EQ(clock_.times().between, milliseconds(40));
+  pass(5);
+  clock_.acquire();  // of an evaluation
+  pass(1000);
+  step(3);
+  EXPECT_EQ(clock_.times().between, milliseconds(40));
 }
 
 /// Both micro-batches go through a unit before the next one.

@@ -11,18 +11,74 @@ swap::PathReport drive(const char* directory, ByteCount endurance, ByteCount wri
   return report;
 }
 
+using enum WearLimit::Refuses;
+
 TEST(WearLimit, RefusesAStepThatWouldWriteMoreThanTheCap) {
   PenstockConfig config;
   config.endurance_cap = 0.5;
   WearLimit wear(config);
 
   // Of 100 bytes 50 may be written; an update of 10 bytes comes before the next step.
-  EXPECT_EQ(wear.end_step({drive("/a", ByteCount(100), ByteCount(20))}, ByteCount(10)), std::nullopt);
-  EXPECT_EQ(wear.end_step({drive("/a", ByteCount(100), ByteCount(30))}, ByteCount(10)), std::nullopt);
-  const auto refused = wear.end_step({drive("/a", ByteCount(100), ByteCount(31))}, ByteCount(10));
-  ASSERT_TRUE(refused);
-  EXPECT_EQ(*refused,
-            "/a: 31 B written of the 100 B that this rank may write, and penstock.endurance_cap is 50 %");
+  EXPECT_EQ(wear.end_step({drive("/a", ByteCount(100), ByteCount(20))}, ByteCount(10)).refuses, nothing);
+  EXPECT_EQ(wear.end_step({drive("/a", ByteCount(100), ByteCount(30))}, ByteCount(10)).refuses, nothing);
+  const auto next = wear.end_step({drive("/a", ByteCount(100), ByteCount(31))}, ByteCount(10));
+  EXPECT_EQ(next.refuses, next_step);
+  EXPECT_EQ(next.reason,
+            "/a: it would write 10 B beside the 41 B that were written before it, this rank's part of the "
+            "endurance "
+            "is 100 B, and penstock.endurance_cap is 50 %");
+}
+
+TEST(WearLimit, RefusesTheFirstStepWhereTheFirstValuesHaveUsedTheCapUp) {
+  PenstockConfig config;
+  config.endurance_cap = 0.5;
+
+  EXPECT_EQ(WearLimit(config).end_step({drive("/a", ByteCount(100), ByteCount(40))}, ByteCount(10)).refuses,
+            next_step);
+  const auto refused =
+      WearLimit(config).end_step({drive("/a", ByteCount(100), ByteCount(41))}, ByteCount(10));
+  EXPECT_EQ(refused.refuses, this_step);
+  EXPECT_EQ(refused.reason.find("/a: it would write 10 B beside the 41 B"), 0u) << refused.reason;
+}
+
+TEST(WearLimit, TakesNoStepForMoreWhereFewerBytesAreCountedThanBefore) {
+  PenstockConfig config;
+  config.endurance_cap = 1;
+  WearLimit wear(config);
+  const auto end_step = [&](std::uint64_t written) {
+    return wear.end_step({drive("/a", ByteCount(1000), ByteCount(written))}, ByteCount(10)).refuses;
+  };
+
+  EXPECT_EQ(end_step(120), nothing);  // some of it twice
+  EXPECT_EQ(end_step(110), nothing);
+  EXPECT_EQ(end_step(130), nothing);
+}
+
+TEST(WearLimit, TakesNoStepForWhatACommitHasWritten) {
+  PenstockConfig config;
+  config.endurance_cap = 1;
+  WearLimit wear(config);
+  const auto end_step = [&](std::uint64_t written) {
+    return wear.end_step({drive("/a", ByteCount(100), ByteCount(written))}, ByteCount(10)).refuses;
+  };
+
+  EXPECT_EQ(end_step(10), nothing);
+  wear.note_commit();
+  EXPECT_EQ(end_step(60), nothing);
+  EXPECT_EQ(end_step(70), nothing);
+}
+
+TEST(WearLimit, NamesTheDriveThatAllowsLeast) {
+  PenstockConfig config;
+  config.endurance_cap = 1;
+
+  const auto refused = WearLimit(config).end_step(
+      {drive("/a", ByteCount(100), ByteCount(85)), drive("/b", ByteCount(100), ByteCount(95)),
+       drive("/c", ByteCount(100), ByteCount(10))},
+      ByteCount(30));
+
+  EXPECT_EQ(refused.refuses, this_step);
+  EXPECT_EQ(refused.reason.find("/b"), 0u) << refused.reason;
 }
 
 TEST(WearLimit, CountsWhatTheLastStepHasWrittenWhereThatIsMoreThanPlanned) {
@@ -30,9 +86,9 @@ TEST(WearLimit, CountsWhatTheLastStepHasWrittenWhereThatIsMoreThanPlanned) {
   config.endurance_cap = 1;
   WearLimit wear(config);
 
-  EXPECT_EQ(wear.end_step({drive("/a", ByteCount(100), ByteCount(20))}, ByteCount(10)), std::nullopt);
-  EXPECT_EQ(wear.end_step({drive("/a", ByteCount(100), ByteCount(45))}, ByteCount(10)), std::nullopt);
-  EXPECT_NE(wear.end_step({drive("/a", ByteCount(100), ByteCount(71))}, ByteCount(10)), std::nullopt);
+  EXPECT_EQ(wear.end_step({drive("/a", ByteCount(100), ByteCount(20))}, ByteCount(10)).refuses, nothing);
+  EXPECT_EQ(wear.end_step({drive("/a", ByteCount(100), ByteCount(45))}, ByteCount(10)).refuses, nothing);
+  EXPECT_NE(wear.end_step({drive("/a", ByteCount(100), ByteCount(71))}, ByteCount(10)).refuses, nothing);
 }
 
 TEST(WearLimit, DividesWhatIsPlannedBetweenDrivesByWeight) {
@@ -41,20 +97,22 @@ TEST(WearLimit, DividesWhatIsPlannedBetweenDrivesByWeight) {
 
   const auto end_step = [&](double weight) {
     WearLimit wear(config);
-    return wear.end_step({drive("/a", {}, ByteCount(50)), drive("/b", ByteCount(100), ByteCount(50), weight)},
-                         ByteCount(40));
+    return wear
+        .end_step({drive("/a", {}, ByteCount(50)), drive("/b", ByteCount(100), ByteCount(50), weight)},
+                  ByteCount(40))
+        .refuses;
   };
 
-  EXPECT_EQ(end_step(1), std::nullopt);  // 20 bytes of a step, twice
-  EXPECT_NE(end_step(2), std::nullopt);  // 27
+  EXPECT_EQ(end_step(1), nothing);    // 20 bytes of a step, twice
+  EXPECT_EQ(end_step(2), next_step);  // 27
 }
 
 TEST(WearLimit, IsNoneWithoutACapOrAnEndurance) {
   PenstockConfig config;
   const swap::PathReport worn = drive("/a", ByteCount(100), ByteCount(200));
-  EXPECT_EQ(WearLimit(config).end_step({worn}, ByteCount(10)), std::nullopt);
+  EXPECT_EQ(WearLimit(config).end_step({worn}, ByteCount(10)).refuses, nothing);
   config.endurance_cap = 0;
-  EXPECT_EQ(WearLimit(config).end_step({drive("/a", {}, ByteCount(200))}, ByteCount(10)), std::nullopt);
+  EXPECT_EQ(WearLimit(config).end_step({drive("/a", {}, ByteCount(200))}, ByteCount(10)).refuses, nothing);
 }
 
 TEST(WearLimit, WarnsOnceOfEachDrive) {

@@ -135,6 +135,44 @@ TEST(RankReport, IsWrittenToItsFileWhenTheRankBeginsAndWhenItEnds) {
   EXPECT_EQ(report["traffic"][0]["predicted_written"], report["traffic"][0]["written"]);
 }
 
+TEST(RankReport, IsWrittenAgainWhereItsDirectoryComesBack) {
+  const ScratchDirectory scratch;
+  const auto directory = scratch.path() / "reports";
+  std::filesystem::create_directory(directory);
+  Rank::Options reported = options(scratch);
+  reported.config.penstock.report_file = directory / "report.json";
+  std::vector<std::string> log;
+  reported.log = [&](std::string_view line) { log.emplace_back(line); };
+  const auto copy = reported;
+  {
+    const auto rank = initialized(std::move(reported));
+    std::filesystem::remove_all(directory);
+    ASSERT_TRUE(step(*rank));
+    std::filesystem::create_directory(directory);
+  }
+  EXPECT_EQ(parse(contents(directory / "report.json"))["steps"], 1);
+  EXPECT_TRUE(log.empty());
+  {
+    const auto rank = initialized(copy);
+    std::filesystem::remove_all(directory);
+  }
+  ASSERT_EQ(log.size(), 1u);
+  EXPECT_NE(log[0].find("report.json"), std::string::npos) << log[0];
+}
+
+TEST(RankReport, AndTimelineHaveFilesOfTheirOwn) {
+  const ScratchDirectory scratch;
+  Rank::Options same = options(scratch);
+  same.config.penstock.report_file = same.config.penstock.timeline_file = scratch.path() / "file.json";
+
+  const auto rank = Rank::create(std::move(same));
+
+  ASSERT_FALSE(rank);
+  EXPECT_EQ(rank.error().code(), ErrorCode::invalid_config);
+  EXPECT_NE(rank.error().message().find("penstock.timeline_file"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(scratch.path() / "file.json"));
+}
+
 TEST(RankReport, IsWrittenByItsExtension) {
   EXPECT_EQ(report_format_of("a/run.json"), ReportFormat::json);
   EXPECT_EQ(report_format_of("run.prom"), ReportFormat::prometheus);
@@ -246,11 +284,28 @@ TEST(RankMonitors, WriteTheFiguresOfEachStepAndThoseOfTheTrainer) {
 TEST(RankMonitors, RefuseNamesThatAreNone) {
   const ScratchDirectory scratch;
   const auto rank = initialized(options(scratch));
-  for (const char* name : {"", "a\nb"}) {
+  for (const std::string& name : {std::string(), std::string("a\nb"), std::string(252, 'n')}) {
     const auto written = rank->write_events(std::vector<MonitorEvent>{{"good", 1, 1}, {name, 1, 1}});
     ASSERT_FALSE(written);
     EXPECT_EQ(written.error().code(), ErrorCode::invalid_argument);
+    EXPECT_NE(written.error().message().find("events[1].name"), std::string::npos)
+        << written.error().message();
   }
+  const auto late = rank->write_events(std::vector<MonitorEvent>{{"good", 1, std::uint64_t{1} << 63}});
+  ASSERT_FALSE(late);
+  EXPECT_NE(late.error().message().find("events[0].place"), std::string::npos) << late.error().message();
+}
+
+TEST(RankMonitors, GoOnAfterAnEventThatIsRefused) {
+  const ScratchDirectory scratch;
+  Rank::Options monitored = options(scratch);
+  monitored.config.csv_monitor = {.enabled = true, .output_path = scratch.path().string(), .job_name = "job"};
+  const auto rank = initialized(std::move(monitored));
+
+  EXPECT_FALSE(rank->write_events(std::vector<MonitorEvent>{{"first", 1, 1}, {std::string(252, 'n'), 1, 1}}));
+  EXPECT_FALSE(std::filesystem::exists(scratch.path() / "job" / "first.csv"));
+  EXPECT_TRUE(rank->write_events(std::vector<MonitorEvent>{{std::string(251, 'n'), 1, 1}}));
+  EXPECT_TRUE(std::filesystem::exists(scratch.path() / "job" / (std::string(251, 'n') + ".csv")));
 }
 
 TEST(RankMonitors, EndWithTheirFirstErrorAndTheRunGoesOn) {
@@ -297,6 +352,30 @@ TEST(RankEndurance, RefusesTheStepThatWouldExceedTheCap) {
   EXPECT_NE(messages[0].find("penstock.path_endurance"), std::string::npos) << messages[0];
 }
 
+TEST(RankEndurance, RefusesTheFirstStepAfterFirstValuesThatExceedTheCap) {
+  const ScratchDirectory scratch;
+  Rank::Options capped = options(scratch);
+  capped.config.penstock.path_endurance = {1_MiB};
+  capped.config.penstock.endurance_cap = 0;
+  const auto rank = initialized(std::move(capped));
+  const auto written = [&] {
+    EXPECT_TRUE(rank->runtime().flush());
+    return rank->runtime().paths()[0].counters.bytes_written;
+  };
+  const ByteCount before = written();
+  const auto digest = rank->engine().digest().value();
+
+  for (int i = 0; i < 2; ++i) {
+    const auto outcome = step(*rank);
+    ASSERT_FALSE(outcome);
+    EXPECT_EQ(outcome.error().code(), ErrorCode::no_space);
+  }
+
+  EXPECT_EQ(rank->engine().completed_steps(), 0u);
+  EXPECT_EQ(written(), before);
+  EXPECT_EQ(rank->engine().digest().value(), digest);
+}
+
 TEST(RankEndurance, EndsTheRunOfAllRanks) {
   constexpr std::uint32_t ranks = 2;
   const ScratchDirectory scratch;
@@ -327,7 +406,7 @@ TEST(RankEndurance, EndsTheRunOfAllRanks) {
 
   EXPECT_EQ(steps[0], steps[1]);
   EXPECT_NE(errors[0].find("rank 1 has reached it"), std::string::npos) << errors[0];
-  EXPECT_NE(errors[1].find("of the 2.0 MiB that this rank may write"), std::string::npos) << errors[1];
+  EXPECT_NE(errors[1].find("this rank's part of the endurance is 2.0 MiB"), std::string::npos) << errors[1];
 }
 
 TEST(RankReport, OfSeveralRanksHasTheirNumbersInItsFilesNames) {

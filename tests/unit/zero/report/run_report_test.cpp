@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <json/json.h>
+#include <sys/stat.h>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +14,8 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <thread>
+#include <vector>
 
 namespace penstock::zero {
 namespace {
@@ -269,6 +272,48 @@ TEST(RunReport, ReplacesAFileAtOnce) {
   save_report({}, file, ReportFormat::text).value();
   EXPECT_EQ(contents(scratch.path() / "earlier"), to_prometheus(example())) << "a reader may have it open";
   EXPECT_NE(fs::status(file).permissions() & fs::perms::group_read, fs::perms::none) << "as the umask says";
+}
+
+TEST(RunReport, IsWholeWhereSeveralThreadsWriteOneFile) {
+  const ScratchDirectory scratch;
+  const fs::path file = scratch.path() / "report.json";
+  std::ofstream(scratch.path() / "report.json.new") << "of the user";
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      for (int j = 0; j < 100; ++j) {
+        save_report(example(), file, ReportFormat::json).value();
+        EXPECT_EQ(contents(file), to_json(example()));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(scratch.entry_count(), 2u);
+  EXPECT_EQ(contents(scratch.path() / "report.json.new"), "of the user");
+}
+
+TEST(RunReport, KeepsLinksAndPermissionsOfItsFileAndReplacesNothingElse) {
+  const ScratchDirectory scratch;
+  const fs::path file = scratch.path() / "report", link = scratch.path() / "link",
+                 pipe = scratch.path() / "pipe";
+  std::ofstream(file) << "earlier";
+  fs::permissions(file, fs::perms::owner_read | fs::perms::owner_write);
+  fs::create_symlink("report", link);
+  save_report(example(), link, ReportFormat::text).value();
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_EQ(contents(file), to_text(example()));
+  EXPECT_EQ(fs::status(file).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+
+  fs::create_symlink("later", scratch.path() / "link2");
+  save_report(example(), scratch.path() / "link2", ReportFormat::text).value();
+  EXPECT_TRUE(fs::is_symlink(scratch.path() / "link2"));
+  EXPECT_EQ(contents(scratch.path() / "later"), to_text(example()));
+
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const auto saved = save_report(example(), pipe, ReportFormat::text);
+  ASSERT_FALSE(saved);
+  EXPECT_EQ(saved.error().code(), ErrorCode::invalid_argument);
+  EXPECT_TRUE(fs::is_fifo(pipe));
 }
 
 TEST(RunReport, NamesAFileThatCannotBeWritten) {

@@ -56,7 +56,8 @@ TEST(MachineFile, NamesEveryProblemWithItsLine) {
       "{\n\"disk\": {\"reed\": 1, \"read\": -1,\n\"write\": \"fast\", \"mixed\": 1e30},\n\"use\": []\n}");
   for (const char* said :
        {"machine.json", "5 errors", "disk.reed, line 2: unknown key; did you mean \"read\"?",
-        "disk.read, line 2: wanted bytes", "disk.write, line 3: wanted bytes",
+        "disk.read, line 2: wanted bytes, such as \"3.4 GB\", from 1 to 909.5 TiB, got -1",
+        "disk.write, line 3: wanted bytes, such as \"3.4 GB\", from 1 to 909.5 TiB, got \"fast\"",
         "disk.mixed, line 3: wanted bytes", "use, line 4: wanted an object"})
     EXPECT_NE(message.find(said), std::string::npos) << said << " in\n" << message;
 }
