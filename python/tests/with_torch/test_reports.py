@@ -127,6 +127,46 @@ def test_a_run_ends_at_its_cap_and_its_values_stay(directory):
     model.close()
 
 
+def test_a_first_step_that_the_cap_refuses_ends_and_the_run_can_be_committed(directory, tmp_path):
+    model = shard(tmp_path, penstock={"path_weights": [1], "path_endurance": [1 << 20], "endurance_cap": 0,
+                                      "durable_directory": str(directory)})
+    before = model.digest()
+    for _ in range(2):
+        with pytest.raises(penstock.NoSpace, match="endurance_cap"):
+            train(model)
+    assert model.completed_steps == 0 and model.digest() == before
+    model.commit()
+    model.close()
+
+
+def test_messages_tell_of_a_drive_that_is_worn(directory):
+    model = shard(directory, penstock={"path_weights": [1], "path_endurance": [1 << 16], "endurance_warning": 0.1})
+    assert model.take_messages() == []
+    train(model)
+    message, = model.take_messages()
+    assert "penstock.path_endurance" in message
+    model.close()
+    with pytest.raises(penstock.FailedState):
+        model.take_messages()
+
+
+@pytest.mark.parametrize("events, named", [
+    ("abc", "events"), (3, "events"), (["abc"], r"events\[0\]"), ([("a", 1)], r"events\[0\]"),
+    ([("good", 1, 1), (3, 1, 1)], r"events\[1\].name"), ([("a\0b", 1, 1)], r"events\[0\].name"),
+    ([("", 1, 1)], r"events\[0\].name"), ([("n" * 300, 1, 1)], r"events\[0\].name"),
+    ([("a", "much", 1)], r"events\[0\].value"), ([("a", 10**400, 1)], r"events\[0\].value"),
+    ([("a", 1, 3.0)], r"events\[0\].place"), ([("a", 1, -5)], r"events\[0\].place"),
+    ([("a", 1, 1 << 63)], r"events\[0\].place"), ([("a", 1, None)], r"events\[0\].place")])
+def test_events_that_are_none_are_refused_and_the_monitor_goes_on(directory, tmp_path, events, named):
+    model = shard(directory, csv_monitor={"enabled": True, "output_path": str(tmp_path), "job_name": "job"})
+    with pytest.raises(penstock.InvalidArgument, match=named):
+        model.write_events(events)
+    assert not list((tmp_path / "job").iterdir())
+    model.write_events([("a/b", torch.tensor(1.5), torch.tensor(7))])
+    assert (tmp_path / "job" / "a_b.csv").read_text().splitlines() == ["step,b", "7,1.5"]
+    model.close()
+
+
 def test_a_monitor_that_cannot_be_made_is_an_error(directory, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(penstock.Error, match="csv_monitor"):
