@@ -1,0 +1,193 @@
+#include "zero/layout/host_placement.hpp"
+
+#include "zero/layout/device_plan.hpp"
+#include "zero/layout/padded.hpp"
+#include "zero/layout/update_plan.hpp"
+
+#include <algorithm>
+
+namespace penstock::zero {
+
+namespace {
+
+/// One is stored, one is loaded, and one is loaded ahead.
+constexpr std::uint32_t checkpoints_in_flight = 3;
+
+/// `leases` is for the shards that are leased as gathered flats, if shards are on disk.
+HostNeed host_need_with(const MemoryPlan& plan, const Config& config, const RankBytes& rank,
+                        ByteCount leases) {
+  HostNeed need{.tiles_on_disk =
+                    config.offload_optimizer.device == OffloadDevice::nvme && rank.tile_count > 0};
+  need.may_spill = plan.shards_on_disk || need.tiles_on_disk;
+  if (!plan.shares_memory && !plan.tiles_on_device) need.streamed.incoming = rank.largest_trained_shard;
+  if (need.may_spill) need.streamed.gradient = rank.largest_gradient;
+  if (plan.shards_on_disk) {
+    need.streamed.shard = rank.largest_disk_shard;
+    need.streamed.leases = leases;
+  }
+  need.resident += rank.shards - rank.disk_shards;
+  if (need.tiles_on_disk) {
+    need.streamed.tile = rank.largest_tile;
+    need.ring = rank.largest_tile *
+                std::min(tile_ring(config.penstock.tiles_in_flight, plan.update.tiles()), rank.tile_count);
+  } else {
+    need.resident += rank.tiles;
+  }
+  need.resident += plan.host_results;
+  if (!plan.checkpoints.leave_device()) return need;
+  if (need.may_spill) {
+    need.streamed.checkpoint = plan.checkpoints.size;
+    need.checkpoints = plan.checkpoints.size * std::min(plan.checkpoints.count, checkpoints_in_flight);
+  } else {
+    need.resident += plan.checkpoints.size * plan.checkpoints.count;
+  }
+  return need;
+}
+
+/// This rank's part of the configured host budget; zero if none is configured.
+ByteCount given_host_budget(const MemoryPlan& plan, const Config& config) {
+  return config.penstock.host_budget / plan.local_ranks;
+}
+
+/// Sets how many prefetched tiles fit in `room` bytes so that none is evicted before its update.
+void plan_read_ahead(MemoryPlan& plan, const StreamedSizes& largest, ByteCount room, std::uint32_t at_most) {
+  const auto limited = [&](std::uint64_t tiles) {
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(tiles, at_most));
+  };
+  // The update leases a shard and a gradient of each flat. Each of these leases can split the free memory so that one
+  // tile less fits. Other tiles are being updated.
+  const std::uint64_t flats = plan.update.flats, updating = plan.update.tiles();
+  const ByteCount leased = (largest.shard + largest.gradient) * flats;
+  const std::uint64_t fragmented =
+      ((largest.shard.is_zero() ? 0u : 1u) + (largest.gradient.is_zero() ? 0u : 1u)) * flats;
+  const std::uint64_t slots = (room - leased) / largest.tile;
+  plan.tiles_ahead = limited(slots > fragmented + updating ? slots - fragmented - updating : 0);
+  // A prefetched tile of a later flat splits the free memory into one more gap. That gap may be too small for the later
+  // flat's shard or gradient, so that each such tile needs room for itself and for a gap of that size.
+  const ByteCount need = std::max({largest.tile, largest.shard, largest.gradient});
+  const ByteCount reserved = leased + need * (2 * flats + 1) + largest.tile * (updating - 1);
+  plan.tiles_ahead_next_flats =
+      room > reserved ? std::min(plan.tiles_ahead, limited((room - reserved) / (largest.tile + need))) : 0;
+}
+
+/// How many flats can be updated at a time, if `room` bytes are free for what streams through host memory. One is
+/// enough where the CPU updates all tiles, one after the other. On the device a tile would else wait at each end of a
+/// flat for those before it.
+std::uint32_t flats_updating(const MemoryPlan& plan, const StreamedSizes& largest, ByteCount room) {
+  if (plan.update.device_slots == 0) return 1;
+  const ByteCount leases = largest.shard + largest.gradient;
+  if (leases.is_zero()) return plan.update.tiles();
+  // As host_staging() for two flats: four leases leave five gaps.
+  // Before them, the gradient of the second flat waits beside the leases of the first one.
+  const ByteCount two =
+      std::max(leases * 2 + std::max(largest.tile, largest.shard) * 5, leases + largest.gradient * 3);
+  return room >= two + largest.tile * plan.update.tiles() ? 2 : 1;
+}
+
+/// Places checkpoints in `left` bytes, and returns how many of these are taken: by those that stay in host memory, and
+/// by those in flight to and from the disk.
+ByteCount place_checkpoints(MemoryPlan& plan, const HostNeed& need, ByteCount left) {
+  MemoryPlan::Checkpoints& checkpoints = plan.checkpoints;
+  if (!checkpoints.leave_device()) return {};
+  if (!need.may_spill) return checkpoints.in_host = checkpoints.count, ByteCount();  // they are resident
+  if (plan.gradients_on_disk) return {};
+  // What is taken from the tiles in flight would cost more than a checkpoint that moves.
+  const ByteCount beside_ring = left - std::min(left, need.ring), all = checkpoints.size * checkpoints.count;
+  if (all <= beside_ring) return checkpoints.in_host = checkpoints.count, all;
+  if (left < need.checkpoints) return {};
+  const ByteCount rest = beside_ring - std::min(beside_ring, need.checkpoints);
+  checkpoints.in_host = static_cast<std::uint32_t>(rest / checkpoints.size);
+  return need.checkpoints + checkpoints.size * checkpoints.in_host;
+}
+
+/// Whether shards on disk may have their home in host memory. Gradients on disk would evict them, since their leases
+/// divide the memory; and Eviction::reuse_distance drops by a rule of its own.
+bool may_have_homes(const MemoryPlan& plan, const Config& config) {
+  return plan.shards_on_disk && !plan.gradients_on_disk &&
+         config.penstock.eviction != swap::Eviction::reuse_distance;
+}
+
+/// Gives shards on disk a home in `left` bytes, one after the other those that fit, and returns what they take.
+ByteCount place_shards(MemoryPlan& plan, const Config& config, const ShardLayout& shards, ByteCount left) {
+  for (std::size_t f = plan.flats_in_host; f < shards.flats().size(); ++f) {
+    const FlatLayout& flat = shards.flats()[f];
+    const ByteCount shard = padded(flat.shard, config.dtype);
+    if (plan.home_shards + shard > left) continue;
+    plan.home_shards += shard;
+    if (flat.frozen) plan.home_frozen_shards += shard;
+    plan.flats_at_home.push_back(static_cast<std::uint32_t>(f));
+  }
+  return plan.home_shards;
+}
+
+}  // namespace
+
+HostNeed host_need(MemoryPlan& plan, const Config& config, const RankBytes& rank, const ShardLayout& shards) {
+  HostNeed need = host_need_with(plan, config, rank, {});
+  if (!plan.shares_memory) return need;
+  if (plan.shards_on_disk) plan.host_lease_gap = lease_gap(need.streamed);
+  const LeasePlan leases = plan_leases(plan, config, shards);
+  plan.host_leases = leases.wanted;
+  need = host_need_with(plan, config, rank, leases.wanted);
+  const ByteCount given = given_host_budget(plan, config);
+  if (given.is_zero() || given >= need.minimum(rank)) return need;
+  plan.host_leases = leases.minimum;
+  return host_need_with(plan, config, rank, leases.minimum);
+}
+
+Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const RankBytes& rank,
+                              const HostNeed& need) {
+  plan.host_staging_min = host_staging(need.streamed);
+  plan.host_minimum = need.minimum(rank);
+  const ByteCount everything =
+      plan.host_staging_min + need.ring + need.checkpoints + need.resident + rank.gradients;
+  const ByteCount given = config.penstock.host_budget;
+  const ByteCount budget = given.is_zero() ? everything : given_host_budget(plan, config);
+  plan.host_budget = ByteCount(budget.value() / extent_alignment.bytes() * extent_alignment.bytes());
+  if (plan.host_budget >= plan.host_minimum) return ok();
+  return Error(ErrorCode::budget_too_small, "plan_memory")
+      .reason("the host budget is too small to make progress")
+      .where("penstock.host_budget")
+      .wanted("at least " + to_exact_string(plan.host_minimum * plan.local_ranks))
+      .got(given)
+      .note("needed  staging " + to_string(plan.host_staging_min) + " and resident " +
+            to_string(plan.host_minimum - plan.host_staging_min) + " for each of " +
+            std::to_string(plan.local_ranks) + " ranks")
+      .advice("raise the budget, use smaller tiles or units, or offload more to nvme");
+}
+
+void place_in_host(MemoryPlan& plan, const Config& config, const ShardLayout& shards, const RankBytes& rank,
+                   const HostNeed& need) {
+  ByteCount left = plan.host_budget - plan.host_minimum;
+  const auto take = [&left](ByteCount bytes) { return bytes <= left ? (left -= bytes, true) : false; };
+  plan.gradients_on_disk = need.may_spill && !take(rank.gradients);
+  bool shards_stay = false;
+  if (may_have_homes(plan, config)) {
+    left -= place_shards(plan, config, shards, left - std::min(left, need.ring));
+    shards_stay = plan.home_shards == rank.disk_shards;
+  } else {
+    shards_stay = plan.shards_on_disk && take(rank.disk_shards);
+  }
+  left -= place_checkpoints(plan, need, left);
+  if (!need.tiles_on_disk) {
+    plan.tiles_in_host = plan.tiles_on_device ? 0 : plan.tiles;
+  } else if (!plan.gradients_on_disk && take(need.ring)) {
+    plan.tiles_in_host = std::min<std::uint64_t>(left / rank.largest_tile, plan.tiles);
+  }
+  StreamedSizes sweep = need.streamed;
+  if (!plan.gradients_on_disk) sweep.gradient = {};
+  if (shards_stay) sweep.shard = {};
+  const ByteCount fixed = need.resident + (plan.gradients_on_disk ? ByteCount() : rank.gradients) +
+                          (shards_stay ? rank.disk_shards : plan.home_shards) +
+                          (need.tiles_on_disk ? rank.largest_tile * plan.tiles_in_host : ByteCount()) +
+                          (need.may_spill ? plan.checkpoints.size * plan.checkpoints.in_host : ByteCount());
+  const ByteCount room = plan.host_budget - fixed;
+  plan.update.flats = flats_updating(plan, sweep, room);
+  // An engine that shares the memory may evict the copies of shards for which there is room.
+  StreamedSizes beside_others = sweep;
+  beside_others.shard = need.streamed.shard;
+  plan.host_held = held_cases(beside_others, plan.update.flats);
+  if (need.tiles_on_disk) plan_read_ahead(plan, sweep, room, config.penstock.tiles_in_flight);
+}
+
+}  // namespace penstock::zero
