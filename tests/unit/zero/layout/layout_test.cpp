@@ -373,47 +373,6 @@ TEST(MemoryPlan, KeepsTheFirstShardsInHostMemoryUpToMaxInCpu) {
   EXPECT_EQ(all.swap_bytes, 0_B);
 }
 
-TEST(MemoryPlan, GivesShardsAHomeInHostMemoryBeforeTiles) {
-  Config config{.stage = 3};
-  config.dtype = config.grad_accum_dtype = DType::bf16;
-  config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"/no/a"}};
-  ModelLayout model;
-  config.penstock.tile_elements = ElementCount(16384);
-  config.penstock.tiles_in_flight = 1;
-  for (int i = 0; i < 32; ++i)
-    model.units.push_back({"unit" + std::to_string(i), {{"weight", ElementCount(32768), 0}}, {}});
-  const MemoryPlan least = plan_memory(config, model, 2, 2).value();
-  const ByteCount shard = 32_KiB,
-                  tile = (least.disk_tiles + least.host_tiles) / 32;  // 16384 elements
-  const ByteCount gradients_and_ring = least.host_budget - least.host_minimum;
-  const auto plan_with = [&](ByteCount more) {
-    config.penstock.host_budget = (least.host_minimum + gradients_and_ring + more) * 2;
-    return plan_memory(config, model, 2, 2).value();
-  };
-  const MemoryPlan none = plan_with(0_B);
-  EXPECT_EQ(none.flats_at_home.size(), 0u);
-  EXPECT_EQ(none.shard_writes, shard * 32);
-
-  const MemoryPlan two = plan_with(shard * 2);
-  EXPECT_EQ(two.flats_at_home.size(), 2u);
-  EXPECT_TRUE(two.shard_at_home(1) && !two.shard_at_home(2) && two.shard_on_disk(1));
-  EXPECT_EQ(two.tiles_in_host, 0u);
-  EXPECT_EQ(two.home_shards, shard * 2);
-  EXPECT_EQ(two.disk_shards, shard * 32);  // their places on disk stay
-  EXPECT_EQ(two.swap_bytes, none.swap_bytes);
-  EXPECT_EQ(two.shard_writes, shard * 30);
-  EXPECT_EQ(two.shard_reads_max, shard * 60);
-  EXPECT_EQ(two.host_minimum, none.host_minimum);
-
-  const MemoryPlan all = plan_with(shard * 32 + tile);
-  EXPECT_EQ(all.flats_at_home.size(), 32u);
-  EXPECT_EQ(all.tiles_in_host, 1u);
-  EXPECT_EQ(all.shard_writes + all.shard_reads_max + all.update_shard_reads_max, 0_B);
-
-  config.penstock.eviction = swap::Eviction::reuse_distance;
-  EXPECT_EQ(plan_with(shard * 32 + tile).flats_at_home.size(), 0u);
-}
-
 TEST(MemoryPlan, CountsThePeersSlotsOfAnExactReductionBetweenGpus) {
   const ModelLayout model = test::small_model();
   const auto plan = [&](std::optional<Reduction> reduction, std::uint32_t ranks,

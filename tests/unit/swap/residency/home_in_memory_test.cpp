@@ -1,0 +1,125 @@
+#include "swap/residency/host_residency.hpp"
+
+#include "unit/swap/residency/residency_fixture.hpp"
+
+#include <gtest/gtest.h>
+
+// Tensors with a place on disk whose home is memory.
+
+namespace penstock::swap {
+namespace {
+
+using test::ResidencyFixture;
+using tiers::CopyState;
+using tiers::TensorId;
+
+/// With room for 64 KiB.
+class HomeInMemory : public testing::Test, protected ResidencyFixture {
+ protected:
+  HomeInMemory() : ResidencyFixture({}) {}
+  RequestId request(TensorId tensor, Access access) {
+    const RequestId id = residency.request(tensor, access, Use::unrecorded);
+    residency.advance();
+    return id;
+  }
+  /// Written, and not to be stored before its room is needed.
+  TensorId dirty(ByteCount size) {
+    const TensorId tensor = add(size).value();
+    acquire(tensor, Access::overwrite);
+    return tensor;
+  }
+};
+
+TEST_F(HomeInMemory, EvictsWhatIsThereOnlyWhenARequestStarves) {
+  const auto home = [this] {
+    const TensorId tensor = add(16_KiB, {.write_behind = true, .home_in_memory = true}).value();
+    acquire(tensor, Access::overwrite);
+    return tensor;
+  };
+  const TensorId first = home(), second = home();
+  const TensorId other = dirty(16_KiB);
+  EXPECT_TRUE(effects.empty());
+
+  acquire(add(24_KiB, {.transient = true}, false).value(), Access::overwrite);  // evicts the dirty one
+
+  EXPECT_FALSE(in_memory(other));
+  EXPECT_TRUE(in_memory(first) && in_memory(second));
+  EXPECT_EQ(tensors.copy(first).state, CopyState::dirty);
+  acquire(first);
+  const RequestId waits = request(add(40_KiB, {.transient = true}, false).value(), Access::overwrite);
+  run();
+  EXPECT_FALSE(residency.take(waits));
+  EXPECT_TRUE(in_memory(first) && in_memory(second));
+
+  EXPECT_TRUE(residency.fail_starved_request());  // stores it
+  run();
+  EXPECT_TRUE(residency.fail_starved_request());
+  run();
+
+  EXPECT_TRUE(residency.take(waits).value());
+  EXPECT_TRUE(in_memory(first));
+  EXPECT_FALSE(in_memory(second));
+}
+
+TEST_F(HomeInMemory, IsNoneWhileTheMemoryIsLimited) {
+  const TensorId home = add(16_KiB, {.write_behind = true, .home_in_memory = true}).value(),
+                 other = stored(16_KiB);
+  acquire(home, Access::overwrite);
+  EXPECT_EQ(tensors.copy(home).state, CopyState::dirty);
+
+  residency.limit_memory(32_KiB);
+  residency.advance();
+  run();
+
+  EXPECT_EQ(tensors.copy(home).state, CopyState::clean);
+  acquire(home, Access::overwrite);
+  run();
+  EXPECT_EQ(tensors.copy(home).state, CopyState::clean);  // stored behind its lease
+  acquire(other);
+  acquire(add(16_KiB, {.transient = true}, false).value(), Access::overwrite);
+  EXPECT_FALSE(in_memory(home));  // used longest ago
+
+  residency.limit_memory(64_KiB);
+  acquire(home, Access::overwrite);
+  run();
+  EXPECT_EQ(tensors.copy(home).state, CopyState::dirty);
+}
+
+TEST_F(HomeInMemory, StoresWhatIsThereWhenItIsAskedTo) {
+  const auto home = [this](bool write_behind) {
+    const TensorId tensor = add(8_KiB, {.write_behind = write_behind, .home_in_memory = true}).value();
+    acquire(tensor, Access::overwrite);
+    return tensor;
+  };
+  const TensorId behind = home(true), not_behind = home(false), other = dirty(8_KiB);
+
+  residency.queue_stores_of_homes();
+  run();
+
+  EXPECT_EQ(tensors.copy(behind).state, CopyState::clean);
+  EXPECT_EQ(tensors.copy(not_behind).state, CopyState::dirty);
+  EXPECT_EQ(tensors.copy(other).state, CopyState::dirty);
+}
+
+TEST_F(HomeInMemory, IsNoRoomForWhatIsReadAhead) {
+  const TensorId home = add(40_KiB, {.home_in_memory = true}).value(), ahead = stored(32_KiB);
+  acquire(home, Access::overwrite);
+  residency.queue_store(home);
+  run();
+  ASSERT_EQ(tensors.copy(home).state, CopyState::clean);
+
+  const TensorId other = add(16_KiB).value();
+  acquire(other, Access::overwrite);
+  residency.queue_store(other);
+  run();
+
+  residency.prefetch(ahead);
+  residency.advance();
+
+  EXPECT_TRUE(in_memory(home));
+  EXPECT_TRUE(in_memory(other));  // would not be room enough
+  EXPECT_TRUE(effects.empty());
+}
+
+}  // namespace
+}  // namespace penstock::swap
