@@ -17,17 +17,6 @@ using tiers::TensorId;
 class HomeInMemory : public testing::Test, protected ResidencyFixture {
  protected:
   HomeInMemory() : ResidencyFixture({}) {}
-  RequestId request(TensorId tensor, Access access) {
-    const RequestId id = residency.request(tensor, access, Use::unrecorded);
-    residency.advance();
-    return id;
-  }
-  /// Written, and not to be stored before its room is needed.
-  TensorId dirty(ByteCount size) {
-    const TensorId tensor = add(size).value();
-    acquire(tensor, Access::overwrite);
-    return tensor;
-  }
 };
 
 TEST_F(HomeInMemory, EvictsWhatIsThereOnlyWhenARequestStarves) {

@@ -21,17 +21,6 @@ using Kind = ResidencyFixture::Effect::Kind;
 class HostResidencyTest : public testing::Test, protected ResidencyFixture {
  protected:
   HostResidencyTest() : ResidencyFixture({}) {}
-  RequestId request(TensorId tensor, Access access) {
-    const RequestId id = residency.request(tensor, access, Use::unrecorded);
-    residency.advance();
-    return id;
-  }
-  /// Written, not stored, and not to be stored before its room is needed.
-  TensorId dirty(ByteCount size) {
-    const TensorId tensor = add(size).value();
-    acquire(tensor, Access::overwrite);
-    return tensor;
-  }
   static Error failure() { return Error(ErrorCode::io, "test"); }
 };
 

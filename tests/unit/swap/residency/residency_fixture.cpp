@@ -65,6 +65,18 @@ void ResidencyFixture::lease(TensorId tensor, Access access, Use use) {
   ASSERT_TRUE(*outcome) << outcome->error().message();
 }
 
+TensorId ResidencyFixture::dirty(ByteCount size) {
+  const TensorId tensor = add(size).value();
+  acquire(tensor, Access::overwrite);
+  return tensor;
+}
+
+RequestId ResidencyFixture::request(TensorId tensor, Access access) {
+  const RequestId id = residency.request(tensor, access, Use::unrecorded);
+  residency.advance();
+  return id;
+}
+
 void ResidencyFixture::acquire(TensorId tensor, Access access, Use use) {
   lease(tensor, access, use);
   residency.release(tensor, access);

@@ -45,6 +45,10 @@ class ResidencyFixture : private HostResidency::Effects {
   /// One that was written, stored and dropped from memory again. What is not retained is not looked ahead to.
   [[nodiscard]] tiers::TensorId stored(ByteCount size, bool retain = true);
 
+  /// One that was written, is not stored, and is not to be stored before its room is needed.
+  [[nodiscard]] tiers::TensorId dirty(ByteCount size);
+
+  RequestId request(tiers::TensorId tensor, Access access);
   /// Requests, lets all effects succeed until the lease is granted, and releases it at once.
   void acquire(tiers::TensorId tensor, Access access = Access::read, Use use = Use::unrecorded);
   void use(tiers::TensorId tensor) { acquire(tensor, Access::read, Use::recorded); }
