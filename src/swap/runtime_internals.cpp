@@ -64,6 +64,45 @@ std::size_t RuntimeInternals::stores_pending() const {
   return state_.residency.stores_pending();
 }
 
+Result<void> RuntimeInternals::finish_stores() const {
+  return wait_until([this] { return state_.residency.all_stored(); }, StallCause::stores);
+}
+
+std::map<tiers::Purpose, ByteCount> RuntimeInternals::begin_stores_of_homes() const {
+  std::map<tiers::Purpose, ByteCount> bytes;
+  state_.change([&] { bytes = state_.residency.queue_stores_of_homes(); });
+  return bytes;
+}
+
+/// Four stores at a time keep a disk busy; each computes its checksums before it writes.
+Result<void> RuntimeInternals::store(std::span<const TensorId> tensors) const {
+  constexpr std::size_t at_a_time = 4;
+  for (const TensorId tensor : tensors) {
+    state_.change([&] {
+      if (state_.store.contains(tensor)) state_.residency.queue_store(tensor);
+    });
+    wait_ignoring_stores([&] { return state_.residency.stores_pending() < at_a_time; }, StallCause::stores);
+  }
+  return finish_stores();
+}
+
+RuntimeInternals::Vacated RuntimeInternals::vacate(std::span<const TensorId> tensors) const {
+  Vacated vacated;
+  state_.change([&] {
+    for (const TensorId tensor : tensors) {
+      auto range = state_.residency.vacate(tensor);
+      if (!range) continue;
+      vacated.ranges.push_back(state_.arena.bytes().subspan(ByteCount(range->offset()), range->size()));
+      vacated.reservations.push_back(*std::move(range));
+    }
+  });
+  return vacated;
+}
+
+void RuntimeInternals::reuse(Vacated vacated) const {
+  state_.change([&] { vacated = {}; });
+}
+
 bool RuntimeInternals::memory_is_limited() const {
   const std::lock_guard lock(state_.mutex);
   return state_.residency.memory_is_limited();

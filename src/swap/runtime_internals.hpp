@@ -3,6 +3,7 @@
 #include "swap/timeline.hpp"
 #include "swap/transfer/transfer_engine.hpp"
 #include "tiers/store/block_table.hpp"
+#include "tiers/store/memory_budget.hpp"
 
 #include <penstock/base/executor.hpp>
 #include <penstock/swap/runtime.hpp>
@@ -10,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <set>
 #include <span>
 #include <string>
@@ -49,7 +51,22 @@ class RuntimeInternals {
   Result<void> sync_files(const std::set<std::uint32_t>& paths) const;
   /// Write-behinds that are not stored yet.
   [[nodiscard]] std::size_t stores_pending() const;
-  /// Whether Runtime::limit_memory() limits it, so that no tensor has its home there.
+  /// Blocks until write-behinds are stored: Runtime::flush(), but for what has its home in memory. Errors: the same.
+  Result<void> finish_stores() const;
+  /// Begins to store what has its home in memory and has changed since it was stored. Returns its bytes.
+  std::map<tiers::Purpose, ByteCount> begin_stores_of_homes() const;
+  /// Stores those of `tensors`, which have places on disk, that have changed since they were stored. Blocks. Errors:
+  /// those of Runtime::flush().
+  Result<void> store(std::span<const tiers::TensorId> tensors) const;
+  /// Ranges of the memory that no tensor uses.
+  struct Vacated {
+    std::vector<tiers::Reservation> reservations;
+    std::vector<HostSpan> ranges;
+  };
+  /// Drops the copies of `tensors` that are stored and not leased. Their ranges stay reserved until reuse().
+  [[nodiscard]] Vacated vacate(std::span<const tiers::TensorId> tensors) const;
+  void reuse(Vacated vacated) const;
+  /// Whether Runtime::limit_memory() limits it, so that some tensors do not have their home there.
   [[nodiscard]] bool memory_is_limited() const;
   /// Runtime::paths(), with what is not stored yet as if it were written.
   [[nodiscard]] std::vector<PathReport> paths_when_stored() const;

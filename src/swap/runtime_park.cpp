@@ -59,26 +59,15 @@ Result<void> RuntimeState::begin_park() {
 Result<ByteCount> Runtime::park() {
   PENSTOCK_TRY(state_->begin_park());
   parking_ = std::make_unique<Parking>();
-  const auto stored = store_dirty();
+  std::vector<tiers::TensorId> dirty;
+  state_->change([&] { dirty = state_->residency.dirty(); });
+  // A lease of all memory would store one tensor at a time.
+  const auto stored = RuntimeInternals(*this).store(dirty);
   auto held = stored ? hold_all_memory() : stored.error();
   const std::lock_guard lock(state_->mutex);
   state_->park_state = held ? ParkState::parked : ParkState::in_use;
   if (!held) parking_.reset();
   return held;
-}
-
-/// A lease of all memory would store one tensor at a time. Four keep a disk busy; each computes its checksums before it
-/// writes.
-Result<void> Runtime::store_dirty() {
-  std::vector<tiers::TensorId> dirty;
-  state_->change([&] { dirty = state_->residency.dirty(); });
-  for (const tiers::TensorId tensor : dirty) {
-    state_->change([&] {
-      if (state_->store.contains(tensor)) state_->residency.queue_store(tensor);
-    });
-    wait_for_stores(3);
-  }
-  return flush();
 }
 
 /// Evicts every tensor by a lease of all memory.

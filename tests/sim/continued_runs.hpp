@@ -22,6 +22,13 @@ inline constexpr std::array continued_formats = {RunFormat{cpu_adam::StateFormat
                                                  RunFormat{cpu_adam::StateFormat::split_q8},
                                                  narrow_formats[0]};
 
+/// Some runs get more host memory than they need, which is home of what is on disk.
+inline void give_random_memory(RunOptions& options, std::uint64_t seed) {
+  penstock::test::SeededRandom random(seed + 43'000);
+  options.config.penstock.host_budget =
+      random.below(2) == 0 ? ByteCount() : smallest_host_budget(options) + ByteCount(random.below(3'000'000));
+}
+
 /// Of any stage, tiers and format.
 inline RunOptions random_continued_run(std::uint64_t seed, std::uint32_t ranks) {
   penstock::test::SeededRandom random(seed + 41'000);
@@ -37,6 +44,7 @@ inline RunOptions random_continued_run(std::uint64_t seed, std::uint32_t ranks) 
   if (format.format == cpu_adam::StateFormat::moments) config.stage = std::max(config.stage, 1u);
   format.set(config);
   if (random.below(4) == 0 && options.model.groups.size() > 1) options.model.groups[1].frozen = true;
+  give_random_memory(options, seed);
   return options;
 }
 

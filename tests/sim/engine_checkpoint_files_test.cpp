@@ -66,6 +66,7 @@ TEST(SaveCheckpoint, IsLoadedByOtherRanksStagesAndTiers) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RunOptions options = random_continued_run(seed + 700, 1 + seed % 4);
     continued_formats[seed % 2].set(options.config);
+    give_random_memory(options, seed);
     const ScratchDirectory scratch;
     std::string digest;
     const auto save = [&](Engine& engine, std::uint32_t rank) -> Result<void> {
@@ -80,6 +81,7 @@ TEST(SaveCheckpoint, IsLoadedByOtherRanksStagesAndTiers) {
     RunOptions other = random_continued_run(seed + 900, 1 + (seed + 1) % 4);
     other.model = options.model;
     continued_formats[(seed + 1) % 2].set(other.config);
+    give_random_memory(other, seed);
     other.steps = 3;  // those that were saved
     const RunResult loaded = train(loading(other, scratch.path() / "checkpoints"));
 

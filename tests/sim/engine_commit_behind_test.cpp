@@ -75,6 +75,43 @@ TEST(EngineCommitBehind, CopiesWhileTheNextStepGoesOn) {
   }
 }
 
+TEST(EngineCommitBehind, StoresWhatHasItsHomeInMemoryWhileTheNextStepGoesOn) {
+  const ScratchDirectory scratch;
+  Config config = durable_config(scratch.path(), OffloadDevice::nvme);
+  config.penstock.host_budget = 64_MiB;
+  std::string expected;
+  {
+    tiers::FaultEngine* faults = nullptr;
+    const OneRank run =
+        OneRank::create(config, two_units(), with_faults(/*of_swap_files=*/true, faults)).value();
+    const MemoryPlan& plan = run.rank->plan();
+    ASSERT_TRUE(plan.home_tiles == plan.disk_tiles && !plan.home_tiles.is_zero());
+    run.initialize();
+    run.train();
+    run.engine().finish_update().value();
+    expected = run.engine().digest().value();
+    const auto written = [&] { return run.rank->runtime().ledger().traffic().written; };
+    ASSERT_EQ(written(), 0_B);
+    faults->add({.operation = tiers::IoOperation::write,
+                 .count = 1'000'000,
+                 .effect = tiers::Fault::Effect::delay,
+                 .delay = std::chrono::milliseconds(1500)});
+
+    run.engine().begin_commit().value();
+
+    EXPECT_LT(written(), plan.home_tiles);
+    (void)run.engine().acquire(0, *run.stream).value();
+    const CommitReport report = run.engine().finish_commit().value();
+    EXPECT_EQ(written(), plan.home_tiles);
+    EXPECT_GE(report.kept, ByteCount(150'000 * 8));    // moments
+    EXPECT_GE(report.copied, ByteCount(150'000 * 4));  // parameters, which are the masters
+    EXPECT_LT(report.copied, ByteCount(150'000 * 8));
+  }
+  const OneRank again = OneRank::create(config).value();
+  EXPECT_EQ(again.engine().resume().value()->step, 1u);
+  EXPECT_EQ(again.engine().digest().value(), expected);
+}
+
 /// What a run has, or a commit of it.
 struct Committed {
   std::uint64_t step;

@@ -69,6 +69,7 @@ TEST(EngineCommit, IsContinuedByOtherRanksStagesTiersAndFormats) {
     RunOptions options = random_continued_run(seed, 1 + static_cast<std::uint32_t>(random.below(4)));
     // Formats that keep the masters and moments exactly.
     continued_formats[random.below(2)].set(options.config);
+    give_random_memory(options, seed);
     const ScratchDirectory scratch;
     const auto directory = scratch.path() / "run";
     const RunResult first = train(first_part(durable(options, directory), 2));
@@ -76,6 +77,7 @@ TEST(EngineCommit, IsContinuedByOtherRanksStagesTiersAndFormats) {
     RunOptions other = random_continued_run(seed + 1000, 1 + static_cast<std::uint32_t>(random.below(4)));
     other.model = options.model;
     continued_formats[random.below(2)].set(other.config);
+    give_random_memory(other, seed);
     other = second_part(durable(other, directory), 2);
     other.steps = 2;
     other.after_steps = [](Engine& engine) -> Result<void> {

@@ -133,7 +133,7 @@ TEST(EngineParkOnDisk, GivesTheMachineItsPagesBack) {
       const ParkReport out = rank.engine().park(Tier::nvme, all, {directory.path()}).value();
 
       const MemoryPlan& plan = rank.rank().plan();
-      const ByteCount kept = plan.host_tiles + plan.host_shards + plan.host_gradients;
+      const ByteCount kept = plan.host_tiles + plan.host_shards + plan.host_gradients + plan.homes();
       EXPECT_GE(kept, 16_MiB);
       EXPECT_GE(out[Tier::host].given_back + 8_MiB, kept);
       EXPECT_EQ(resident(host), host.size() - out[Tier::host].given_back);

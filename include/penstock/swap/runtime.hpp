@@ -184,7 +184,6 @@ class Runtime {
 
   struct Parking;
   struct Limited;
-  [[nodiscard]] Result<void> store_dirty();
   [[nodiscard]] Result<ByteCount> hold_all_memory();
 
   std::shared_ptr<RuntimeState> state_;  // leases that outlive the runtime share it

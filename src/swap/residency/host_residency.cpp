@@ -25,8 +25,15 @@ HostResidency::HostResidency(tiers::TensorStore& store, tiers::MemoryBudget& bud
 
 Result<void> HostResidency::add(TensorId tensor) {
   const std::size_t number = slot_of(tensor);
-  if (number >= pending_uses_.size()) pending_uses_.resize(number + 1);
+  if (number >= pending_uses_.size()) {
+    pending_uses_.resize(number + 1);
+    has_home_.resize(number + 1);
+  }
   const auto& description = store_.description(tensor);
+  if (may_have_home(description)) {
+    homes_ += description.extent->length;
+    has_home_[number] = !limit_;
+  }
   if (!description.stays_in_memory()) {
     if (description.extent) ledger_.hold(tiers::Tier::nvme, description.purpose, description.extent->length);
     update_policies(tensor);
@@ -66,6 +73,8 @@ void HostResidency::forget(TensorId tensor) {
 tiers::TensorDescription HostResidency::remove(TensorId tensor) {
   discard(tensor);
   tiers::TensorDescription description = store_.remove(tensor);
+  has_home_[slot_of(tensor)] = false;
+  if (may_have_home(description)) homes_ -= description.extent->length;
   if (const auto& extent = description.extent) {
     release_extent(*extent, description.purpose);
     evacuation_.note_departed(tensor, extent->path, ByteCount());
@@ -129,13 +138,21 @@ void HostResidency::refresh_after_new_prediction(std::uint64_t revision_before) 
   for (const TensorId tensor : store_.tensors()) update_policies(tensor);
 }
 
-void HostResidency::release(TensorId tensor, Access access) {
+bool HostResidency::has_home(TensorId tensor) const {
+  return has_home_[slot_of(tensor)];
+}
+
+bool HostResidency::is_stored_behind(TensorId tensor) const {
   const auto& description = store_.description(tensor);
+  return description.write_behind && description.extent && !has_home(tensor);
+}
+
+void HostResidency::release(TensorId tensor, Access access) {
   if (access == Access::read) {
     store_.remove_reader(tensor);
   } else {
     store_.end_exclusive(tensor);
-    if (is_stored_behind(description)) to_store_.push_back(tensor);
+    if (is_stored_behind(tensor)) to_store_.push_back(tensor);
   }
   after_lease(tensor);
 }
@@ -156,7 +173,7 @@ void HostResidency::after_lease(TensorId tensor) {
 
 /// Whether a clean copy without a lease stays in memory while there is room.
 bool HostResidency::keeps(TensorId tensor) const {
-  if (has_home(store_.description(tensor))) return true;
+  if (has_home(tensor)) return true;
   if (!store_.description(tensor).retain) return false;
   return !reuse_distance_ || pending_uses_[slot_of(tensor)] > 0 || reuse_distance_->keeps(next_uses_, tensor);
 }
@@ -242,7 +259,7 @@ std::optional<tiers::Reservation> HostResidency::reserve(TensorId tensor) {
 /// first and frees it later.
 bool HostResidency::evict_one() {
   const auto victim = eviction_.first();
-  if (!victim || has_home(store_.description(*victim))) return false;
+  if (!victim || has_home(*victim)) return false;
   return evict(*victim);
 }
 
@@ -276,12 +293,33 @@ void HostResidency::start_prefetches() {
   }
 }
 
+/// Homes are what gives way to a limit of the memory: the rest of it stays as large as it was.
+void HostResidency::assign_homes() {
+  ByteCount room = homes_;
+  if (limit_) room -= std::min(room, budget_.size() - *limit_);
+  for (const TensorId tensor : store_.tensors()) {
+    const auto& description = store_.description(tensor);
+    if (!may_have_home(description)) continue;
+    const ByteCount size = description.extent->length;
+    const bool fits = size <= room;
+    room -= fits ? size : room;
+    if (fits == has_home(tensor)) continue;
+    has_home_[slot_of(tensor)] = fits;
+    const CopyState state = store_.copy(tensor).state;
+    if (state == CopyState::dirty && is_stored_behind(tensor)) {
+      queue_store(tensor);
+      ledger_.predict_traffic(description.purpose, {}, size);
+    }
+    if (fits && state == CopyState::absent && store_.stored(tensor))
+      ledger_.predict_traffic(description.purpose, size, {});
+    update_policies(tensor);
+  }
+}
+
 void HostResidency::limit_memory(ByteCount end) {
   budget_.limit(end);
-  limited_ = end < budget_.size();
-  if (limited_) queue_stores_of_homes();
-  for (const TensorId tensor : store_.tensors())
-    if (store_.description(tensor).home_in_memory) update_policies(tensor);
+  limit_ = end < budget_.size() ? std::optional(end) : std::nullopt;
+  assign_homes();
   for (const TensorId tensor : store_.tensors()) {
     const tiers::HostCopy& copy = store_.copy(tensor);
     const tiers::Reservation& range = copy.reservation;
@@ -290,6 +328,17 @@ void HostResidency::limit_memory(ByteCount end) {
     if (copy.state == CopyState::clean) drop(tensor);
     if (copy.state == CopyState::dirty) queue_store(tensor);
   }
+}
+
+std::optional<tiers::Reservation> HostResidency::vacate(TensorId tensor) {
+  const tiers::HostCopy& copy = store_.copy(tensor);
+  if (copy.state != CopyState::clean || copy.leased() || !store_.description(tensor).extent)
+    return std::nullopt;
+  auto range = store_.vacate(tensor);
+  effects_.drop(tensor);
+  prefetched_.erase(tensor);
+  update_policies(tensor);
+  return range;
 }
 
 void HostResidency::drop(TensorId tensor) {
@@ -313,19 +362,19 @@ void HostResidency::update_policies(TensorId tensor) {
   if (prefetched) next_use = 0;
   const bool overwritten = !awaited && next_uses_.is_overwritten_next(tensor);
   eviction_.update(tensor, evictable
-                               ? std::optional(EvictionCandidate{.home_in_memory = has_home(description),
+                               ? std::optional(EvictionCandidate{.home_in_memory = has_home(tensor),
                                                                  .dirty = copy.state == CopyState::dirty,
                                                                  .last_use = copy.last_use,
                                                                  .next_use = next_use})
                                : std::nullopt);
-  prefetch_.update(tensor, {.room = padded_size(tensor),
-                            .payload = description.size,
-                            .lacks_room = absent && !copy.reservation.held(),
-                            .loadable = absent && store_.stored(tensor) && !unreadable_.contains(tensor),
-                            .retained = description.retain && !overwritten,
-                            .evictable = evictable && !prefetched && copy.state == CopyState::clean &&
-                                         !has_home(description),
-                            .awaited = awaited});
+  prefetch_.update(
+      tensor, {.room = padded_size(tensor),
+               .payload = description.size,
+               .lacks_room = absent && !copy.reservation.held(),
+               .loadable = absent && store_.stored(tensor) && !unreadable_.contains(tensor),
+               .retained = description.retain && !overwritten,
+               .evictable = evictable && !prefetched && copy.state == CopyState::clean && !has_home(tensor),
+               .awaited = awaited});
 }
 
 }  // namespace penstock::swap

@@ -120,15 +120,18 @@ class HostResidency {
   [[nodiscard]] std::vector<tiers::TensorId> dirty() const;
   /// Stores it when advance() is called next, if it is dirty and nothing writes to it then.
   void queue_store(tiers::TensorId tensor) { to_store_.push_back(tensor); }
-  /// The same for all tensors with write_behind that have their home in memory.
-  void queue_stores_of_homes();
+  /// The same for all tensors with write_behind that have their home in memory. Returns their bytes.
+  std::map<tiers::Purpose, ByteCount> queue_stores_of_homes();
+  /// Drops the copy of the tensor, and returns its range, which stays reserved. Does nothing unless the copy is clean
+  /// and not leased.
+  [[nodiscard]] std::optional<tiers::Reservation> vacate(tiers::TensorId tensor);
 
-  /// From now on copies are in the first `end` bytes of the memory, which is no tensor's home while that is less than
-  /// all. Drops those beyond that are clean and not leased,
-  /// and stores those that are dirty; the others are to be found by a later call. The end of the budget: there is no
-  /// limit.
+  /// From now on copies are in the first `end` bytes of the memory. Tensors with home_in_memory lose their home, the
+  /// last added first, until what is left of the memory has as much room beside the homes as all of it has. Drops the
+  /// copies beyond that are clean and not leased, and stores those that are dirty; the others are to be found by a
+  /// later call. A tensor that is added later has no home until then. The end of the budget: there is no limit.
   void limit_memory(ByteCount end);
-  [[nodiscard]] bool memory_is_limited() const { return limited_; }
+  [[nodiscard]] bool memory_is_limited() const { return limit_.has_value(); }
 
   /// Ends a round of uses; the next one begins.
   void end_round();
@@ -230,12 +233,7 @@ class HostResidency {
   void refresh_after_new_prediction(std::uint64_t revision_before);
   void after_lease(tiers::TensorId tensor);
   [[nodiscard]] bool keeps(tiers::TensorId tensor) const;
-  [[nodiscard]] bool has_home(const tiers::TensorDescription& description) const {
-    return description.home_in_memory && description.extent && !limited_;
-  }
-  [[nodiscard]] bool is_stored_behind(const tiers::TensorDescription& description) const {
-    return description.write_behind && description.extent && !has_home(description);
-  }
+  [[nodiscard]] bool is_stored_behind(tiers::TensorId tensor) const;
 
   // Room.
   [[nodiscard]] ByteCount padded_size(tiers::TensorId tensor) const;
@@ -243,6 +241,11 @@ class HostResidency {
   [[nodiscard]] std::optional<tiers::Reservation> reserve(tiers::TensorId tensor);
   [[nodiscard]] std::optional<tiers::Reservation> reserve_early(tiers::TensorId tensor,
                                                                 std::uint64_t evict_from);
+  [[nodiscard]] bool has_home(tiers::TensorId tensor) const;
+  [[nodiscard]] static bool may_have_home(const tiers::TensorDescription& description) {
+    return description.home_in_memory && description.extent;
+  }
+  void assign_homes();
   [[nodiscard]] bool evict_one();
   bool evict(tiers::TensorId victim);
   void drop(tiers::TensorId tensor);
@@ -301,7 +304,9 @@ class HostResidency {
   };
   std::optional<StoreError> store_error_;
   bool stopping_ = false;
-  bool limited_ = false;  // the memory, which is no home of any tensor then
+  std::optional<ByteCount> limit_;  // of the memory
+  ByteCount homes_;                 // what all tensors that may_have_home() occupy
+  std::vector<bool> has_home_;      // by tensor; of these, while the memory is limited, not those added last
   std::uint64_t next_request_ = 0, outcome_count_ = 0;
 };
 

@@ -78,11 +78,15 @@ std::map<std::uint32_t, ByteCount> HostResidency::bytes_to_store() const {
   return bytes;
 }
 
-void HostResidency::queue_stores_of_homes() {
+std::map<tiers::Purpose, ByteCount> HostResidency::queue_stores_of_homes() {
+  std::map<tiers::Purpose, ByteCount> bytes;
   for (const TensorId tensor : dirty()) {
     const auto& description = store_.description(tensor);
-    if (description.write_behind && description.home_in_memory) queue_store(tensor);
+    if (!description.write_behind || !has_home(tensor)) continue;
+    queue_store(tensor);
+    bytes[description.purpose] += description.extent->length;
   }
+  return bytes;
 }
 
 /// Starts the queued stores.
@@ -139,7 +143,7 @@ void HostResidency::finish_store(TensorId tensor, const Result<void>& result) {
   const bool evacuated = evacuation_.end(tensor);
   if (copy.state == CopyState::dirty) return fail_store(tensor, result.error());
   if (result && !had_failed_store) move_off_retired_path(tensor);
-  const bool kept = keeps(tensor) && (!evacuated || has_home(description));
+  const bool kept = keeps(tensor) && (!evacuated || has_home(tensor));
   if (!kept && !copy.leased() && copy.state == CopyState::clean) drop(tensor);
 }
 
@@ -183,7 +187,7 @@ void HostResidency::evacuate_paths() {
     const bool on_retired_path = evacuation_.on_retired_path(*next);
     if (on_retired_path && copy.state == CopyState::clean && !copy.exclusive) {
       if (start_store(*next)) evacuation_.begin(*next, std::nullopt);
-    } else if (on_retired_path && copy.state == CopyState::dirty && has_home(store_.description(*next))) {
+    } else if (on_retired_path && copy.state == CopyState::dirty && has_home(*next)) {
       queue_store(*next);  // nothing else stores it
     } else if (on_retired_path && copy.state == CopyState::absent) {
       if (!start_evacuation(*next)) return;

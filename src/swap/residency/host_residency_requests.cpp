@@ -60,8 +60,7 @@ void HostResidency::end_untaken(const Request& granted) {
     return update_policies(tensor);
   }
   // Queue the store again: start_stores() may have removed it from the queue, because the copy was leased exclusively.
-  const auto& description = store_.description(tensor);
-  if (is_stored_behind(description)) to_store_.push_back(tensor);
+  if (is_stored_behind(tensor)) to_store_.push_back(tensor);
   after_lease(tensor);
 }
 
@@ -84,7 +83,7 @@ bool HostResidency::fail_starved_request() {
   }
   const auto failed = request_to_fail(starved);
   if (failed == requests_.end()) return false;
-  if (const auto victim = eviction_.first(); victim && has_home(store_.description(*victim))) {
+  if (const auto victim = eviction_.first(); victim && has_home(*victim)) {
     evict(*victim);
     return true;
   }

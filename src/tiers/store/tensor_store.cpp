@@ -201,6 +201,12 @@ void TensorStore::drop(TensorId id) {
   clear(at(id));
 }
 
+Reservation TensorStore::vacate(TensorId id) {
+  Reservation range = std::move(at(id).copy.reservation);
+  drop(id);
+  return range;
+}
+
 void TensorStore::discard(TensorId id) {
   PENSTOCK_CHECK(!copy(id).leased());
   const CopyState state = copy(id).state;

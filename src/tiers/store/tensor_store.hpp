@@ -87,6 +87,8 @@ class TensorStore {
 
   /// Drops the host copy and frees its range. The copy is stored and not leased.
   void drop(TensorId id);
+  /// The same, but returns the range.
+  [[nodiscard]] Reservation vacate(TensorId id);
   /// Discards the contents, in host memory and in the extent. The copy is not leased and not in flight.
   void discard(TensorId id);
 

@@ -146,7 +146,7 @@ static Result<void> for_committed(const EngineContext& context, const Visit& vis
     if (flat.shard_on_disk && commits_parameters(context.config, *flat.layout))
       PENSTOCK_TRY(visit(flat.shard));
     for (const TileState& tile : flat.tiles) {
-      if (tile.on_disk) PENSTOCK_TRY(visit(tile.tensor));
+      if (tile.place != TilePlace::memory) PENSTOCK_TRY(visit(tile.tensor));
     }
   }
   return ok();
@@ -169,15 +169,20 @@ void EngineCommits::start(const Result<void>& updated) {
   if (!waits_for_update()) return;
   const TimePoint began = Clock::steady().now();
   pending_->started = true;
-  pending_->so_far = updated ? pin_tensors(*pending_) : updated;
-  if (pending_->so_far && copies_) copies_->begin();
+  pending_->so_far = updated;
+  if (updated) store_homes();
+  if (updated && copies_) copies_->begin();
   pending_->report.stall += Clock::steady().now() - began;
+}
+
+/// Begins to store what has its home in memory, which nothing changes before the next update.
+void EngineCommits::store_homes() {
+  for (const auto& [purpose, bytes] : context_.internals.begin_stores_of_homes())
+    context_.runtime.ledger().predict_traffic(purpose, {}, bytes);
 }
 
 /// Keeps the bytes of what is on disk, and adds it to the manifest.
 Result<void> EngineCommits::pin_tensors(Pending& commit) {
-  context_.runtime.ledger().predict_traffic(tiers::Purpose::parameter_shard, {},
-                                            plan_.home_shards - plan_.home_frozen_shards);
   PENSTOCK_TRY(context_.runtime.flush());
   const std::uint64_t pin = pin_of(commit.manifest.generation);
   for (const swap::PathReport& path : context_.runtime.paths())
@@ -233,6 +238,7 @@ Result<void> EngineCommits::check_is_there(const tiers::File::Properties& file) 
 Result<void> EngineCommits::make_durable(Pending& commit) {
   Manifest& manifest = commit.manifest;
   PENSTOCK_TRY(commit.so_far);
+  PENSTOCK_TRY(pin_tensors(commit));
   const auto first_file = static_cast<std::uint32_t>(manifest.files.size());  // of the copies
   if (copies_) {
     swap::Runtime& runtime = copies_->runtime();

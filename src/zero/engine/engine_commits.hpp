@@ -26,8 +26,8 @@ namespace penstock::zero {
 /// Until complete() a commit is local and is made behind the trainer:
 ///
 ///     commits.begin(manifest);               // between two steps
-///     commits.start();                       // the update is complete: pins what is on disk, copies the rest
-///     commits.complete();                    // before the next update: agrees with the peers
+///     commits.start();                       // the update is complete: stores homes, copies what has no place on disk
+///     commits.complete();                    // before the next update: pins what is on disk, agrees with the peers
 ///     auto report = commits.take_outcome();
 ///
 /// Used by the trainer's thread.
@@ -58,8 +58,7 @@ class EngineCommits {
   /// Begins a commit of what the tensors hold once the last update is complete, with `manifest`, whose members of the
   /// trainer are set. Precondition: none is in progress.
   void begin(Manifest manifest);
-  /// Starts what can be done behind the trainer. Blocks until write-behinds are stored. Does nothing unless
-  /// waits_for_update(). `updated`: how the last update has ended; with its error the commit fails.
+  /// Starts what can be done behind the trainer. Does nothing unless waits_for_update(). `updated`: how the last update has ended; with its error the commit fails.
   void start(const Result<void>& updated = ok());
   /// Completes the commit that was started: nothing reads the states any more, and no bytes of the one before are kept,
   /// so that the disk needs no room for three. Does nothing without such a commit. Collective. No gather is in flight.
@@ -87,6 +86,7 @@ class EngineCommits {
   [[nodiscard]] std::uint64_t pin_of(std::uint64_t generation) const;
   Result<void> free_others();
   Result<void> open_copies();
+  void store_homes();
   Result<void> pin_tensors(Pending& commit);
   Result<void> sync_files(swap::Runtime& runtime, const Manifest& manifest, std::uint32_t first_file) const;
   Result<void> check_is_there(const tiers::File::Properties& file) const;

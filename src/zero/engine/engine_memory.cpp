@@ -7,6 +7,8 @@
 #include "zero/layout/runtime_use.hpp"
 #include "zero/layout/update_slot.hpp"
 
+#include <algorithm>
+
 namespace penstock::zero {
 
 Result<void> EngineState::join_runtime() {
@@ -155,7 +157,7 @@ Result<void> EngineState::add_tiles(std::uint32_t index, std::uint64_t& tile_num
                    .number = static_cast<std::uint32_t>(flat.tiles.size()),
                    .range = range,
                    .first_element = (std::uint64_t{index} << 40) + shard_begin + range.begin.value(),
-                   .on_disk = !plan.tiles_on_device && !plan.in_host(tile_number),
+                   .place = place_of_tile(plan, tile_number),
                    .updated_on_device = plan.updated_on_device(tile_number)};
     ++tile_number;
     PENSTOCK_TRY(add_tile(tile));
@@ -166,12 +168,12 @@ Result<void> EngineState::add_tiles(std::uint32_t index, std::uint64_t& tile_num
 
 Result<void> EngineState::add_tile(TileState& tile) {
   tiers::TensorDescription states =
-      tile_tensor(options_.config, *tile.flat, tile.range, tile.number, tile.on_disk);
+      tile_tensor(options_.config, *tile.flat, tile.range, tile.number, tile.place);
   if (options_.plan.tiles_on_device) {
     tile.kept = keep(context_.optimizer_region, states.size, states.purpose);
     return ok();
   }
-  return add(tile.tensor, *tile.flat, tile.range, std::move(states), tile.on_disk);
+  return add(tile.tensor, *tile.flat, tile.range, std::move(states), tile.place != TilePlace::memory);
 }
 
 /// Records the plan's figures in the ledger, to compare them with the actual ones.
@@ -218,7 +220,10 @@ void EngineState::predict_gather(const FlatState& flat) {
 void EngineState::predict_attempt(std::uint32_t micro_batches) {
   const MemoryPlan& plan = options_.plan;
   tiers::Ledger& ledger = context_.runtime.ledger();
-  ledger.predict_traffic(tiers::Purpose::optimizer_tile, plan.tile_rereads_max, {});
+  ByteCount rereads = plan.tile_rereads_max;
+  if (context_.internals.memory_is_limited())  // then tiles with a home may be read ahead too
+    rereads += std::min(plan.home_tiles, plan.swap_tensor_max * (plan.tiles_ahead + plan.update.tiles()));
+  ledger.predict_traffic(tiers::Purpose::optimizer_tile, rereads, {});
   ledger.predict_traffic(tiers::Purpose::parameter_shard, shard_reads_.end_step(micro_batches), {});
   ledger.predict_traffic(tiers::Purpose::checkpoint, plan.checkpoint_reads_max * micro_batches,
                          plan.checkpoint_writes_max * micro_batches);

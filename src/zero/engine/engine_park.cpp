@@ -161,6 +161,17 @@ Result<void> EngineState::agree(const char* operation, ParkCall call, const Park
   return ok();
 }
 
+/// What has its home in host memory leaves to its place on disk, and is read from there when it is used next.
+Result<void> EngineState::store_homes(ParkKinds kinds) {
+  tiers::Ledger& ledger = context_.runtime.ledger();
+  const auto predict = [&](ParkKinds kind, tiers::Purpose purpose, ByteCount homes) {
+    if (has(kinds, kind)) ledger.predict_traffic(purpose, homes, homes);
+  };
+  predict(ParkKinds::parameters, tiers::Purpose::parameter_shard, options_.plan.home_shards);
+  predict(ParkKinds::optimizer, tiers::Purpose::optimizer_tile, options_.plan.home_tiles);
+  return context_.internals.store(homes_of(kinds));
+}
+
 /// Nothing is released yet.
 Result<std::unique_ptr<ParkedContents>> EngineState::copy_contents(
     tiers::Tier to, ParkKinds kinds, const std::vector<std::filesystem::path>& directories) {
@@ -175,6 +186,7 @@ Result<std::unique_ptr<ParkedContents>> EngineState::copy_contents(
         .note("cause   " + copied.error().message())
         .advice("free host memory, park to nvme, or park fewer kinds; nothing has changed");
   }
+  PENSTOCK_TRY(store_homes(kinds));
   for (HostRange& one : host_ranges_of(kinds)) {
     if (one.has_contents) ranges.push_back(std::move(one.range));
   }
@@ -211,7 +223,8 @@ Result<ParkReport> EngineState::park(tiers::Tier to, ParkKinds kinds,
     region->release();
   }
   if (to == tiers::Tier::nvme) {
-    std::vector<HostSpan> ranges;
+    parking_.homes = context_.internals.vacate(homes_of(kinds));
+    std::vector<HostSpan> ranges = parking_.homes.ranges;
     for (const HostRange& one : host_ranges_of(kinds)) ranges.push_back(one.range.in_host);
     parking_.given_back = context_.internals.give_back_memory(ranges);
     report[tiers::Tier::host].given_back = parking_.given_back.bytes;
@@ -326,6 +339,7 @@ void EngineState::end_parking() {
   if (parking_.contents == nullptr) return;
   for (const tiers::Tier tier : stores)
     context_.runtime.ledger().give_back(tier, tiers::Purpose::parked, parking_.contents->held(tier));
+  context_.internals.reuse(std::move(parking_.homes));
   parking_ = {};
 }
 

@@ -52,7 +52,7 @@ std::vector<EngineState::HostRange> EngineState::host_ranges_of(ParkKinds kinds)
       add(name + " gradient shard", flat.gradient, !gradients_.untouched(flat));
     if (!has(kinds, ParkKinds::optimizer) || plan.tiles_on_device) continue;
     for (const TileState& tile : flat.tiles) {
-      if (!tile.on_disk) add(tile.name(), tile.tensor, true);
+      if (tile.place == TilePlace::memory) add(tile.name(), tile.tensor, true);
     }
   }
   if (has(kinds, ParkKinds::parameters)) {
@@ -60,6 +60,18 @@ std::vector<EngineState::HostRange> EngineState::host_ranges_of(ParkKinds kinds)
       add(std::move(name), tensor, has_contents);
   }
   return ranges;
+}
+
+std::vector<tiers::TensorId> EngineState::homes_of(ParkKinds kinds) const {
+  std::vector<tiers::TensorId> homes;
+  for (const FlatState& flat : context_.flats) {
+    if (has(kinds, ParkKinds::parameters) && flat.shard_at_home) homes.push_back(flat.shard);
+    if (!has(kinds, ParkKinds::optimizer)) continue;
+    for (const TileState& tile : flat.tiles) {
+      if (tile.place == TilePlace::home) homes.push_back(tile.tensor);
+    }
+  }
+  return homes;
 }
 
 std::vector<std::string> EngineState::staying() const {
@@ -77,11 +89,13 @@ std::vector<std::string> EngineState::staying() const {
       "parameters");
   add(true, context_.communicator.scratch(), "on the device: the communicator's memory for exact reductions");
   if (parking_.to == tiers::Tier::nvme) {
-    ByteCount in_host;
+    ByteCount homes, in_host;
+    for (const HostSpan& range : parking_.homes.ranges) homes += range.size();
     for (const HostRange& one : host_ranges_of(kinds)) in_host += one.range.size();
+    in_host += homes;
     add(parking_.given_back.bytes < in_host, in_host - parking_.given_back.bytes,
         "in host memory: " + parking_.given_back.reason);
-    add(true, plan.host_staging(), "in host memory: staging, which no tensor keeps");
+    add(true, plan.host_staging() - homes, "in host memory: staging, which no tensor keeps");
     return lines;
   }
   add(parameters, plan.host_shards, "in host memory: parameter shards are kept there");

@@ -125,6 +125,7 @@ class EngineState : private FlatResidency::Effects {
   [[nodiscard]] Result<void> check_park(tiers::Tier to, ParkKinds kinds,
                                         const std::vector<std::filesystem::path>& directories) const;
   Result<void> finish_use_of(ParkKinds kinds);
+  Result<void> store_homes(ParkKinds kinds);
   [[nodiscard]] Result<std::unique_ptr<ParkedContents>> copy_contents(
       tiers::Tier to, ParkKinds kinds, const std::vector<std::filesystem::path>& directories);
   /// What is parked, and where its contents are.
@@ -132,6 +133,7 @@ class EngineState : private FlatResidency::Effects {
     ParkKinds kinds = ParkKinds::none;
     tiers::Tier to{};
     std::unique_ptr<ParkedContents> contents = nullptr;
+    swap::RuntimeInternals::Vacated homes = {};  // of what has its home in host memory
     swap::RuntimeInternals::GivenBack given_back = {};
     ParkedContents::Traffic counted = {};  // in the ledger
   };
@@ -157,6 +159,8 @@ class EngineState : private FlatResidency::Effects {
     bool has_contents;
   };
   [[nodiscard]] std::vector<HostRange> host_ranges_of(ParkKinds kinds) const;
+  /// Tensors with a place on disk that have their home in host memory.
+  [[nodiscard]] std::vector<tiers::TensorId> homes_of(ParkKinds kinds) const;
   [[nodiscard]] std::vector<std::string> staying() const;
   /// Replaces `range` by where it is in memory that was allocated again; leaves others.
   static void relocate(DeviceSpan& range, std::span<const Relocation> relocations);

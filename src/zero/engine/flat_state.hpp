@@ -28,7 +28,7 @@ struct TileState {
   TileRange range;
   std::uint64_t first_element =
       0;  ///< its number among all elements of the model: flat × 2^40 + position in the flat
-  bool on_disk = false;
+  TilePlace place = TilePlace::memory;
   bool updated_on_device = false;  ///< MemoryPlan::updated_on_device()
 
   [[nodiscard]] std::string name() const { return tile_name(*flat, number); }

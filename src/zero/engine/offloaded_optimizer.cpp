@@ -93,7 +93,7 @@ Result<void> OffloadedOptimizer::restore(std::span<FlatState> flats, std::uint32
     }
     stamp(flat, step);  // before the lease ends: the shard is stored then, with its step
   }
-  return options_.runtime->flush();
+  return internals().finish_stores();
 }
 
 Result<void> OffloadedOptimizer::restore_tile(const FlatState& flat, TileState& tile, std::uint32_t rank,
@@ -115,7 +115,7 @@ Result<void> OffloadedOptimizer::restore_tile(const FlatState& flat, TileState& 
     PENSTOCK_TRY(shard.write_back());
     first += piece.elements;
   }
-  if (tile.on_disk) internals().blocks(tile.tensor).seal_all(state.leased(), step);
+  if (tile.place == TilePlace::disk) internals().blocks(tile.tensor).seal_all(state.leased(), step);
   stamp(tile, step);
   return ok();
 }

@@ -78,7 +78,7 @@ class OffloadedOptimizer {
   void stamp(TileState& tile, std::uint64_t step) const;
   /// Whether verify() and seal() compute checksums.
   [[nodiscard]] bool has_checksums(const TileState& tile) const {
-    return tile.on_disk && options_.integrity == Integrity::checksum;
+    return tile.place == TilePlace::disk && options_.integrity == Integrity::checksum;
   }
   /// For a tile with a master or a second moment that is not finite in `block`. Errors: non_finite, naming them; none
   /// without Options::checks_finite.

@@ -113,9 +113,10 @@ void OptimizerStep::start_update(double clip_factor, const LearningRate& now) {
   tiers::Ledger& ledger = context_.runtime.ledger();
   ledger.predict_traffic(tiers::Purpose::optimizer_tile, plan_.tile_reads, plan_.tile_writes);
   ledger.predict_traffic(tiers::Purpose::parameter_shard, plan_.update_shard_reads_max, plan_.shard_writes);
-  if (context_.internals.memory_is_limited()) {  // then no shard has its home there
-    const ByteCount homes = plan_.home_shards - plan_.home_frozen_shards;
-    ledger.predict_traffic(tiers::Purpose::parameter_shard, homes, homes);
+  if (context_.internals.memory_is_limited()) {  // then some have no home there
+    const ByteCount shards = plan_.home_shards - plan_.home_frozen_shards;
+    ledger.predict_traffic(tiers::Purpose::parameter_shard, shards, shards);
+    ledger.predict_traffic(tiers::Purpose::optimizer_tile, plan_.home_tiles, plan_.home_tiles);
   }
   update_.begin(std::move(step));
 }

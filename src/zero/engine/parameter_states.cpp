@@ -114,8 +114,11 @@ Result<void> EngineState::restore(const char* operation, std::uint64_t step, con
         });
       }));
   tiers::Ledger& ledger = context_.runtime.ledger();
-  ledger.predict_traffic(tiers::Purpose::optimizer_tile, {}, options_.plan.tile_writes);
-  ledger.predict_traffic(tiers::Purpose::parameter_shard, {}, options_.plan.disk_shards);
+  const MemoryPlan& plan = options_.plan;
+  const bool at_home = !context_.internals.memory_is_limited();
+  ledger.predict_traffic(tiers::Purpose::optimizer_tile, {}, at_home ? plan.tile_writes : plan.disk_tiles);
+  ledger.predict_traffic(tiers::Purpose::parameter_shard, {},
+                         at_home ? plan.disk_shards - plan.home_shards : plan.disk_shards);
   context_.completed_steps = step;
   step_.reset_loss_scale();
   initialized_ = true;
@@ -135,10 +138,12 @@ Result<void> EngineState::visit_states(std::span<const cpu_adam::StateKind> kind
             [&](ParameterId id, std::uint64_t at, auto part) { return sink(id, kind, at, part); });
       }));
   tiers::Ledger& ledger = context_.runtime.ledger();
-  ledger.predict_traffic(tiers::Purpose::optimizer_tile, options_.plan.tile_reads, {});
+  const MemoryPlan& plan = options_.plan;
+  const bool at_home = !context_.internals.memory_is_limited();
+  ledger.predict_traffic(tiers::Purpose::optimizer_tile, at_home ? plan.tile_reads : plan.disk_tiles, {});
   ledger.predict_traffic(tiers::Purpose::parameter_shard,
-                         options_.plan.update_shard_reads_max + options_.plan.disk_frozen_shards -
-                             options_.plan.home_frozen_shards,
+                         plan.update_shard_reads_max + plan.disk_frozen_shards - plan.home_frozen_shards +
+                             (at_home ? ByteCount() : plan.home_shards),
                          {});
   return ok();
 }

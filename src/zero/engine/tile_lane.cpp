@@ -13,8 +13,9 @@ void TileLane::begin(FlatState& flat, TileState& tile, const OffloadedOptimizer:
   hops_begun_ = 0;
   since_ = Clock::steady().now();
   if (!tile.kept.empty()) return;
+  const bool in_memory = tile.place == TilePlace::memory;
   pending_ = context_.internals.request_for_mover(tile.tensor, swap::Access::modify,
-                                                  tile.on_disk ? swap::Use::recorded : swap::Use::unrecorded);
+                                                  in_memory ? swap::Use::unrecorded : swap::Use::recorded);
 }
 
 Result<TileLane::State> TileLane::poll(bool stopping) {

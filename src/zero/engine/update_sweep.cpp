@@ -181,7 +181,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
         lane.processor(), [this](const TileState& one) { return optimizer_.is_at(one, step_.number); });
     if (tile == nullptr) return false;
     // The tile first; otherwise the later ones could take its memory.
-    if (tile->on_disk) (void)context_.runtime.prefetch(tile->tensor);
+    if (sweep_.is_read(*tile)) (void)context_.runtime.prefetch(tile->tensor);
     sweep_.prefetch(open_, next_flat_, step_.updates, 0);
     lane.begin(tiles.flat(), *tile, step_);
     return true;
@@ -329,6 +329,11 @@ std::size_t UpdateSweep::next_updated(std::size_t flat, const std::vector<bool>&
   return flat;
 }
 
+bool UpdateSweep::is_read(const TileState& tile) const {
+  if (tile.place != TilePlace::home) return tile.place == TilePlace::disk;
+  return context_.internals.memory_is_limited() && !context_.runtime.in_memory(tile.tensor);
+}
+
 void UpdateSweep::prefetch(const std::deque<FlatTiles>& open, std::size_t next,
                            const std::vector<bool>& updates, std::uint32_t more) const {
   std::uint32_t ahead = 0;
@@ -336,7 +341,7 @@ void UpdateSweep::prefetch(const std::deque<FlatTiles>& open, std::size_t next,
     const std::vector<TileState>& all = tiles.flat().tiles;
     for (std::size_t i = tiles.first_not_begun(0); i < all.size() && ahead < limit;
          i = tiles.first_not_begun(i + 1)) {
-      if (!all[i].on_disk) continue;
+      if (!is_read(all[i])) continue;
       (void)context_.runtime.prefetch(all[i].tensor);
       ++ahead;
     }

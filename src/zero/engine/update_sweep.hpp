@@ -68,6 +68,8 @@ class UpdateSweep {
   [[nodiscard]] std::vector<bool> flats_to_update() const;
   /// The first flat from number `flat` on that `updates` names; their number if there is none.
   [[nodiscard]] std::size_t next_updated(std::size_t flat, const std::vector<bool>& updates) const;
+  /// Whether the tile is to be read from disk before its update, as far as is known now. Safe from any thread.
+  [[nodiscard]] bool is_read(const TileState& tile) const;
   /// Prefetches tiles of `open` that have not begun, then those of the flats from number `next` on: as many as the plan
   /// allows ahead of those that have begun, and `more`. Safe from any thread.
   void prefetch(const std::deque<FlatTiles>& open, std::size_t next, const std::vector<bool>& updates,

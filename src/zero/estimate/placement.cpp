@@ -36,8 +36,8 @@ std::vector<Alternative> alternatives(const Config& config, const PlanEstimate& 
                      [format](Config& changed) { changed.penstock.state_format = format; }});
     }
   }
-  if (!plan.disk_tiles.is_zero()) {
-    const ByteCount budget = (plan.host_budget + plan.disk_tiles / 2) * estimate.run.ranks_per_node;
+  if (const ByteCount moved = plan.disk_tiles - plan.home_tiles; !moved.is_zero()) {
+    const ByteCount budget = (plan.host_budget + moved / 2) * estimate.run.ranks_per_node;
     all.push_back({"host_budget " + to_string(budget),
                    [budget](Config& changed) { changed.penstock.host_budget = budget; }});
     all.push_back({"offload_optimizer.device cpu", [](Config& changed) {
@@ -45,7 +45,7 @@ std::vector<Alternative> alternatives(const Config& config, const PlanEstimate& 
                      changed.penstock.host_budget = {};
                    }});
   }
-  if (!plan.disk_shards.is_zero()) {
+  if (plan.disk_shards > plan.home_shards) {
     all.push_back({"offload_param.device cpu", [](Config& changed) {
                      changed.offload_param.device = OffloadDevice::cpu;
                      changed.penstock.host_budget = {};
@@ -70,7 +70,8 @@ std::vector<PlacedBytes> placement_of(const MemoryPlan& plan) {
       {"parameters",
        {plan.device_shards, plan.host_shards + plan.home_shards, plan.disk_shards - plan.home_shards}},
       {"gradients", {plan.device_accumulators, plan.host_gradients, plan.disk_gradients}},
-      {"optimizer states", {plan.device_tiles, plan.host_tiles, plan.disk_tiles}}};
+      {"optimizer states",
+       {plan.device_tiles, plan.host_tiles + plan.home_tiles, plan.disk_tiles - plan.home_tiles}}};
   kinds.push_back(
       {"activations", {plan.checkpoints.device_bytes(), plan.host_checkpoints, plan.disk_checkpoints}});
   std::erase_if(kinds, [](const PlacedBytes& kind) { return kind.total().is_zero(); });

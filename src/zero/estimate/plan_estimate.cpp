@@ -71,7 +71,9 @@ void add_host_lines(PlanEstimate& estimate) {
   lines.allocated("checkpoints", plan.host_checkpoints);
   lines.allocated("results of the device", plan.host_results - plan.host_matrix);
   lines.allocated("Muon's largest matrix and its products", plan.host_matrix);
-  lines.allocated("staging, and copies of what is on disk", plan.host_staging());
+  lines.allocated("parameter shards at home", plan.home_shards);
+  lines.allocated("optimizer tiles at home", plan.home_tiles);
+  lines.allocated("staging, and copies of what is on disk", plan.host_staging() - plan.homes());
   lines.allocated("rounding to whole pages", plan.host_allocated() - plan.host_budget);
 }
 

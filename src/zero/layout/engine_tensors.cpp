@@ -39,16 +39,22 @@ tiers::TensorDescription incoming_gradient_tensor(const Config& config, const Fl
           .transient = true};
 }
 
+TilePlace place_of_tile(const MemoryPlan& plan, std::uint64_t tile) {
+  if (!plan.tiles_on_disk) return TilePlace::memory;
+  return plan.tile_at_home(tile) ? TilePlace::home : TilePlace::disk;
+}
+
 tiers::TensorDescription tile_tensor(const Config& config, const FlatLayout& flat, TileRange range,
-                                     std::uint32_t number, bool on_disk) {
+                                     std::uint32_t number, TilePlace place) {
   const cpu_adam::TileLayout format = tile_layout(config, flat);
   return {.name = tile_name(flat, number),
           .purpose = Purpose::optimizer_tile,
           .size = *cpu_adam::tile_bytes(format, range.count),
           .block = *cpu_adam::block_bytes(format, cpu_adam::block_elements),
           .write_behind = true,
-          .retain = !on_disk,
-          .sealed_in_pass = true};
+          .retain = place != TilePlace::disk,
+          .home_in_memory = place == TilePlace::home,
+          .sealed_in_pass = place != TilePlace::home || seals_in_pass(config)};
 }
 
 std::string tile_name(const FlatLayout& flat, std::uint32_t number) {

@@ -5,6 +5,7 @@
 
 #include <penstock/tiers/store/tensor.hpp>
 #include <penstock/zero/config/config.hpp>
+#include <penstock/zero/layout/memory_plan.hpp>
 
 #include <string>
 
@@ -19,9 +20,17 @@ namespace penstock::zero {
 [[nodiscard]] tiers::TensorDescription gradient_tensor(const Config& config, const FlatLayout& flat);
 /// A reduced gradient on its way to the accumulated one.
 [[nodiscard]] tiers::TensorDescription incoming_gradient_tensor(const Config& config, const FlatLayout& flat);
-/// The optimizer states of a range of the shard. `number`: among the flat's tiles.
+/// Where a tile is that the device does not keep.
+enum class TilePlace : std::uint8_t {
+  memory,  ///< only in host memory
+  home,    ///< it has a place on disk, and its home in host memory
+  disk     ///< in host memory only for its update
+};
+[[nodiscard]] TilePlace place_of_tile(const MemoryPlan& plan, std::uint64_t tile);
+/// The optimizer states of a range of the shard. `number`: among the flat's tiles. The runtime computes the checksums
+/// of a tile at home when it stores it, the update those of one on disk.
 [[nodiscard]] tiers::TensorDescription tile_tensor(const Config& config, const FlatLayout& flat,
-                                                   TileRange range, std::uint32_t number, bool on_disk);
+                                                   TileRange range, std::uint32_t number, TilePlace place);
 [[nodiscard]] std::string tile_name(const FlatLayout& flat, std::uint32_t number);
 
 }  // namespace penstock::zero

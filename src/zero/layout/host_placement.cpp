@@ -16,9 +16,7 @@ constexpr std::uint32_t checkpoints_in_flight = 3;
 /// `leases` is for the shards that are leased as gathered flats, if shards are on disk.
 HostNeed host_need_with(const MemoryPlan& plan, const Config& config, const RankBytes& rank,
                         ByteCount leases) {
-  HostNeed need{.tiles_on_disk =
-                    config.offload_optimizer.device == OffloadDevice::nvme && rank.tile_count > 0};
-  need.may_spill = plan.shards_on_disk || need.tiles_on_disk;
+  HostNeed need{.may_spill = plan.shards_on_disk || plan.tiles_on_disk};
   if (!plan.shares_memory && !plan.tiles_on_device) need.streamed.incoming = rank.largest_trained_shard;
   if (need.may_spill) need.streamed.gradient = rank.largest_gradient;
   if (plan.shards_on_disk) {
@@ -26,7 +24,7 @@ HostNeed host_need_with(const MemoryPlan& plan, const Config& config, const Rank
     need.streamed.leases = leases;
   }
   need.resident += rank.shards - rank.disk_shards;
-  if (need.tiles_on_disk) {
+  if (plan.tiles_on_disk) {
     need.streamed.tile = rank.largest_tile;
     need.ring = rank.largest_tile *
                 std::min(tile_ring(config.penstock.tiles_in_flight, plan.update.tiles()), rank.tile_count);
@@ -169,7 +167,7 @@ void place_in_host(MemoryPlan& plan, const Config& config, const ShardLayout& sh
     shards_stay = plan.shards_on_disk && take(rank.disk_shards);
   }
   left -= place_checkpoints(plan, need, left);
-  if (!need.tiles_on_disk) {
+  if (!plan.tiles_on_disk) {
     plan.tiles_in_host = plan.tiles_on_device ? 0 : plan.tiles;
   } else if (!plan.gradients_on_disk && take(need.ring)) {
     plan.tiles_in_host = std::min<std::uint64_t>(left / rank.largest_tile, plan.tiles);
@@ -179,7 +177,7 @@ void place_in_host(MemoryPlan& plan, const Config& config, const ShardLayout& sh
   if (shards_stay) sweep.shard = {};
   const ByteCount fixed = need.resident + (plan.gradients_on_disk ? ByteCount() : rank.gradients) +
                           (shards_stay ? rank.disk_shards : plan.home_shards) +
-                          (need.tiles_on_disk ? rank.largest_tile * plan.tiles_in_host : ByteCount()) +
+                          (plan.tiles_on_disk ? rank.largest_tile * plan.tiles_in_host : ByteCount()) +
                           (need.may_spill ? plan.checkpoints.size * plan.checkpoints.in_host : ByteCount());
   const ByteCount room = plan.host_budget - fixed;
   plan.update.flats = flats_updating(plan, sweep, room);
@@ -187,7 +185,7 @@ void place_in_host(MemoryPlan& plan, const Config& config, const ShardLayout& sh
   StreamedSizes beside_others = sweep;
   beside_others.shard = need.streamed.shard;
   plan.host_held = held_cases(beside_others, plan.update.flats);
-  if (need.tiles_on_disk) plan_read_ahead(plan, sweep, room, config.penstock.tiles_in_flight);
+  if (plan.tiles_on_disk) plan_read_ahead(plan, sweep, room, config.penstock.tiles_in_flight);
 }
 
 }  // namespace penstock::zero

@@ -10,8 +10,7 @@ namespace penstock::zero {
 
 /// The needs of host memory that do not depend on the budget.
 struct HostNeed {
-  bool tiles_on_disk = false;  ///< tiles are on disk unless host memory has room for them
-  bool may_spill = false;      ///< gradients are on disk if host memory has no room for them
+  bool may_spill = false;  ///< gradients are on disk if host memory has no room for them
   StreamedSizes streamed;
   ByteCount ring;         ///< for the tiles in flight
   ByteCount checkpoints;  ///< for the checkpoints in flight, if they are on disk
@@ -33,8 +32,8 @@ Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const Rank
                               const HostNeed& need);
 /// Assigns the memory beyond the minimum: first to gradients, because spilled ones are written and read; then to
 /// parameter shards, which are read several times a step and written once; then to checkpoints and to tiles, which are
-/// read and written once a step. Room for the tiles in flight is left by the shards that have their home there, which
-/// these do not evict.
+/// read and written once a step. Shards and tiles on disk have their home in that memory. Room for the tiles in flight
+/// is left by the shards that have their home there, which these do not evict.
 void place_in_host(MemoryPlan& plan, const Config& config, const ShardLayout& shards, const RankBytes& rank,
                    const HostNeed& need);
 

@@ -65,13 +65,13 @@ Result<void> plan_results(MemoryPlan& plan, const Config& config, const ModelLay
   return ok();
 }
 
-/// The bytes of the tiles that have no room in host memory.
-Result<ByteCount> disk_tile_bytes(const MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
+/// The bytes of the tiles on disk that have their home in host memory.
+Result<ByteCount> home_tile_bytes(const MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
   ByteCount bytes;
   std::uint64_t number = 0;
   for (const FlatLayout& flat : shards.flats()) {
     for (const TileRange& range : cut_into_tiles(flat, plan.tile_elements)) {
-      if (plan.in_host(number++)) continue;
+      if (!plan.tile_at_home(number++)) continue;
       PENSTOCK_TRY_ASSIGN(const ByteCount tile, padded_tile(config, flat, range));
       bytes += tile;
     }
@@ -82,7 +82,6 @@ Result<ByteCount> disk_tile_bytes(const MemoryPlan& plan, const Config& config, 
 /// Sets what the last commit keeps in the swap files, and what is copied to its own.
 Result<void> plan_commits(MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
   if (!config.is_durable()) return ok();
-  std::uint64_t number = 0;
   for (std::size_t f = 0; f < shards.flats().size(); ++f) {
     const FlatLayout& flat = shards.flats()[f];
     const bool on_disk = plan.shard_on_disk(f);
@@ -95,7 +94,7 @@ Result<void> plan_commits(MemoryPlan& plan, const Config& config, const ShardLay
     const cpu_adam::TileLayout layout = tile_layout(config, flat);
     PENSTOCK_TRY_ASSIGN(const ByteCount block, cpu_adam::block_bytes(layout, cpu_adam::block_elements));
     for (const TileRange& tile : cut_into_tiles(flat, plan.tile_elements)) {
-      if (!plan.tiles_on_device && !plan.in_host(number++)) {
+      if (plan.tiles_on_disk) {
         PENSTOCK_TRY_ASSIGN(const ByteCount bytes, padded_tile(config, flat, tile));
         plan.swap_committed += bytes;
         continue;
@@ -111,7 +110,7 @@ Result<void> plan_commits(MemoryPlan& plan, const Config& config, const ShardLay
 
 /// Sets the bytes that are kept in host memory and on disk.
 void predict_held(MemoryPlan& plan, const RankBytes& rank, const HostNeed& need) {
-  plan.host_tiles = rank.tiles - plan.disk_tiles;
+  (plan.tiles_on_disk ? plan.disk_tiles : plan.host_tiles) = rank.tiles;
   plan.host_shards = rank.shards - rank.disk_shards;
   plan.disk_shards = rank.disk_shards;
   plan.disk_frozen_shards = rank.disk_frozen_shards;
@@ -128,9 +127,9 @@ void predict_held(MemoryPlan& plan, const RankBytes& rank, const HostNeed& need)
 }
 
 void predict_traffic(MemoryPlan& plan, const Config& config, const RankBytes& rank) {
-  plan.tile_reads = plan.tile_writes = plan.disk_tiles;
+  plan.tile_reads = plan.tile_writes = plan.disk_tiles - plan.home_tiles;
   plan.tile_rereads_max =
-      std::min(plan.disk_tiles, rank.largest_tile * (plan.tiles_ahead + plan.update.tiles()));
+      std::min(plan.tile_reads, rank.largest_tile * (plan.tiles_ahead + plan.update.tiles()));
   const ByteCount streamed = plan.disk_shards - plan.home_shards;
   plan.shard_writes = streamed - (plan.disk_frozen_shards - plan.home_frozen_shards);
   // For the forward and for the backward. Where host memory has no room for the gradients, their leases divide it so
@@ -193,12 +192,11 @@ Result<MemoryPlan> plan_with(ElementCount tile_elements, const Config& config, c
   PENSTOCK_TRY(plan_results(plan, config, model, shards, all));
   plan_checkpoint_slots(plan, config, shards, model);
   const RankBytes rank = all.without(plan.tiles_on_device, plan.shards_on_device);
+  plan.tiles_on_disk = config.offload_optimizer.device == OffloadDevice::nvme && rank.tile_count > 0;
   const HostNeed need = host_need(plan, config, rank, shards);
   PENSTOCK_TRY(plan_host_budget(plan, config, rank, need));
   place_in_host(plan, config, shards, rank, need);
-  if (need.tiles_on_disk) {
-    PENSTOCK_TRY_ASSIGN(plan.disk_tiles, disk_tile_bytes(plan, config, shards));
-  }
+  PENSTOCK_TRY_ASSIGN(plan.home_tiles, home_tile_bytes(plan, config, shards));
   PENSTOCK_TRY(plan_commits(plan, config, shards));
   predict_held(plan, rank, need);
   predict_traffic(plan, config, rank);

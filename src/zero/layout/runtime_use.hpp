@@ -10,7 +10,7 @@ namespace penstock::zero {
 inline swap::RuntimeUse runtime_use(const MemoryPlan& plan, std::uint32_t engine_number) {
   return {.owner = engine_number,
           .host = plan.host_budget,
-          .staging = plan.host_staging() - plan.home_shards,
+          .staging = plan.host_staging() - plan.homes(),
           .staging_least = plan.host_staging_min,
           .swap = plan.swap_bytes,
           .held = plan.host_held,

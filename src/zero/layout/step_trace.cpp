@@ -108,10 +108,11 @@ class Step final : private FlatResidency::Effects {
       use_shard(f, reads ? Access::modify : Access::overwrite);
       std::uint32_t number = 0;
       for (const TileRange& range : cut_into_tiles(flat, plan_.tile_elements)) {
-        const bool on_disk = !plan_.in_host(tile_number++);
+        const TilePlace place = place_of_tile(plan_, tile_number++);
+        const bool on_disk = place != TilePlace::memory;
         std::optional<std::uint32_t> of_tile;  // it is used once
         if ((on_disk || all_tiles_) && !plan_.tiles_on_device)
-          writer_->use(of_tile, tile_tensor(config_, flat, range, number, on_disk), on_disk, Access::modify);
+          writer_->use(of_tile, tile_tensor(config_, flat, range, number, place), on_disk, Access::modify);
         ++number;
       }
     }

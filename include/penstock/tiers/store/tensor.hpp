@@ -52,8 +52,8 @@ struct TensorDescription {
   bool write_behind = false;  ///< stored as soon as a modify or overwrite lease ends
   bool retain = true;         ///< a clean host copy is kept while there is room; false: dropped at once
   /// With an extent: its home is memory. It is evicted only when nothing else makes room for a request that waits, and
-  /// with write_behind it is stored only then, or by Runtime::flush(). While Runtime::limit_memory() limits the memory,
-  /// it has no home.
+  /// with write_behind it is stored only then, or by Runtime::flush(). What Runtime::limit_memory() takes is taken from
+  /// these homes, the last added first: those tensors have none then.
   bool home_in_memory = false;
   bool sealed_in_pass = false;  ///< the caller verifies and updates the checksums itself, block by block
   bool transient = false;       ///< its contents are not needed after its lease ends

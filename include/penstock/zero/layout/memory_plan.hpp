@@ -49,8 +49,10 @@ struct MemoryPlan {
   /// is room for them in host_staging(), so that steps neither read nor write them. They go to disk for a commit, and
   /// where a limit of the memory, or another engine, evicts them.
   std::vector<std::uint32_t> flats_at_home = {};
-  bool gradients_on_disk = false;              ///< gradients spill to disk, because the host budget is short
-  std::uint64_t tiles = 0, tiles_in_host = 0;  ///< all tiles; those that stay in host memory
+  bool gradients_on_disk = false;  ///< gradients spill to disk, because the host budget is short
+  bool tiles_on_disk = false;      ///< all tiles have a place there
+  /// All tiles; those that stay in host memory. If tiles_on_disk, it is the home of these, as of flats_at_home.
+  std::uint64_t tiles = 0, tiles_in_host = 0;
   /// Maximum number of tiles prefetched while all of them belong to the flat that is being updated. With more, a tile
   /// could be evicted before its update.
   std::uint32_t tiles_ahead = 0;
@@ -116,7 +118,8 @@ struct MemoryPlan {
   std::array<swap::HeldLeases, 3> host_held = {};
   ByteCount disk_shards, disk_gradients, disk_tiles, disk_checkpoints;
   ByteCount disk_frozen_shards;  ///< part of disk_shards: frozen parameters, which no step writes
-  ByteCount home_shards, home_frozen_shards;  ///< parts of these: those of flats_at_home
+  /// Parts of these: those of flats_at_home, and the tiles that have their home in host memory.
+  ByteCount home_shards, home_frozen_shards, home_tiles;
   // Disk traffic of one step; shard_reads_max is that of one micro-batch that gathers each flat twice. The ledger's
   // prediction counts the gathers beyond these as they are made. Reads of shards are upper bounds, since shards stay in
   // memory while there is room. In split formats the update reads shards too: a master is the bf16 parameter plus the
@@ -147,6 +150,10 @@ struct MemoryPlan {
   /// Whether tile number `tile` of the update stays in host memory. These tiles are spread evenly, so that their
   /// updates overlap the disk transfers of the others.
   [[nodiscard]] bool in_host(std::uint64_t tile) const { return is_among(tiles_in_host, tile); }
+  /// Whether it has a place on disk, and its home in host memory nevertheless.
+  [[nodiscard]] bool tile_at_home(std::uint64_t tile) const { return tiles_on_disk && in_host(tile); }
+  /// The bytes of tensors with a place on disk and their home in host memory.
+  [[nodiscard]] ByteCount homes() const { return home_shards + home_tiles; }
   /// Whether the device updates tile number `tile`; these are spread evenly too. With UpdateSplit::automatic, whether
   /// it may.
   [[nodiscard]] bool updated_on_device(std::uint64_t tile) const {

@@ -3,6 +3,10 @@
 #include "unit/swap/residency/residency_fixture.hpp"
 
 #include <gtest/gtest.h>
+#include <array>
+#include <map>
+#include <utility>
+#include <vector>
 
 // Tensors with a place on disk whose home is memory.
 
@@ -74,15 +78,76 @@ TEST_F(HomeInMemory, IsNoneWhileTheMemoryIsLimited) {
   EXPECT_EQ(tensors.copy(home).state, CopyState::dirty);
 }
 
+TEST_F(HomeInMemory, IsTakenFromTheLastAddedByAsMuchAsALimitTakes) {
+  std::vector<TensorId> homes;
+  for (int i = 0; i < 4; ++i) {
+    homes.push_back(add(8_KiB, {.write_behind = true, .home_in_memory = true}).value());
+    acquire(homes.back(), Access::overwrite);
+  }
+  const auto is_home = [&](TensorId tensor) {  // nothing stores what changes there
+    acquire(tensor, Access::overwrite);
+    run();
+    return tensors.copy(tensor).state == CopyState::dirty;
+  };
+  const auto all = [&] {
+    std::array<bool, 4> are{};
+    for (std::size_t i = 0; i < 4; ++i) are[i] = is_home(homes[i]);
+    return are;
+  };
+  residency.limit_memory(52_KiB);  // 12 KiB less
+  EXPECT_EQ(all(), (std::array{true, true, false, false}));
+  residency.limit_memory(40_KiB);
+  EXPECT_EQ(all(), (std::array{true, false, false, false}));
+  residency.limit_memory(56_KiB);
+  EXPECT_EQ(all(), (std::array{true, true, true, false}));
+
+  const TensorId later = add(4_KiB, {.write_behind = true, .home_in_memory = true}).value();
+  EXPECT_FALSE(is_home(later));
+  residency.limit_memory(64_KiB);
+  EXPECT_EQ(all(), (std::array{true, true, true, true}));
+  EXPECT_TRUE(is_home(later));
+}
+
+TEST_F(HomeInMemory, GivesARangeAwayOnlyIfItsContentsAreStored) {
+  const auto home = [this] {
+    const TensorId tensor = add(16_KiB, {.write_behind = true, .home_in_memory = true}).value();
+    acquire(tensor, Access::overwrite);
+    return tensor;
+  };
+  const TensorId changed = home(), clean = home(), leased = home();
+  residency.queue_store(clean);
+  residency.queue_store(leased);
+  run();
+  lease(leased);
+
+  EXPECT_FALSE(residency.vacate(changed));
+  EXPECT_FALSE(residency.vacate(leased));
+  {
+    const auto range = residency.vacate(clean);
+    ASSERT_TRUE(range);
+    EXPECT_EQ(range->size(), 16_KiB);
+    EXPECT_FALSE(in_memory(clean));
+    EXPECT_EQ(drops, std::vector{clean});
+    EXPECT_EQ(budget.free(), 16_KiB);  // the range is not
+  }
+  EXPECT_EQ(budget.free(), 32_KiB);
+  residency.release(leased, Access::read);
+  acquire(clean);  // is loaded
+  EXPECT_TRUE(in_memory(clean));
+}
+
 TEST_F(HomeInMemory, StoresWhatIsThereWhenItIsAskedTo) {
   const auto home = [this](bool write_behind) {
-    const TensorId tensor = add(8_KiB, {.write_behind = write_behind, .home_in_memory = true}).value();
+    const TensorId tensor =
+        add(8_KiB,
+            {.purpose = tiers::Purpose::checkpoint, .write_behind = write_behind, .home_in_memory = true})
+            .value();
     acquire(tensor, Access::overwrite);
     return tensor;
   };
   const TensorId behind = home(true), not_behind = home(false), other = dirty(8_KiB);
 
-  residency.queue_stores_of_homes();
+  EXPECT_EQ(residency.queue_stores_of_homes(), (std::map{std::pair{tiers::Purpose::checkpoint, 8_KiB}}));
   run();
 
   EXPECT_EQ(tensors.copy(behind).state, CopyState::clean);

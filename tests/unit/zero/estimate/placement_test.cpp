@@ -31,8 +31,8 @@ TEST(Placement, SaysWhichPartOfEachKindIsInEachTier) {
   plan.host_shards = 1_MiB;
   plan.disk_shards = 3_MiB;
   plan.host_gradients = 2_MiB;
-  plan.host_tiles = 3_MiB;
-  plan.disk_tiles = 7_MiB;
+  plan.disk_tiles = 10_MiB;
+  plan.home_tiles = 3_MiB;
   plan.checkpoints = {.count = 6, .size = 1_MiB, .device_slots = 2, .in_host = 4};
   plan.host_checkpoints = 4_MiB;
   plan.disk_checkpoints = 2_MiB;
@@ -99,7 +99,7 @@ TEST(NextKnobs, AreWhatTheirPlansTakeAndTheFirstMovesLeast) {
   const auto more = find("host_budget ");
   ASSERT_NE(more, knobs.end());
   Config larger = config;
-  larger.penstock.host_budget = (now.plan.host_budget + now.plan.disk_tiles / 2) * 2;
+  larger.penstock.host_budget = (now.plan.host_budget + (now.plan.disk_tiles - now.plan.home_tiles) / 2) * 2;
   EXPECT_EQ(more->change, "host_budget " + to_string(larger.penstock.host_budget));
   const PlanEstimate with_more = estimate(larger);
   EXPECT_EQ(more->moved, with_more.read_per_node() + with_more.written_per_node());

@@ -17,7 +17,7 @@ TEST(MemoryPlan, GivesShardsAHomeInHostMemoryBeforeTiles) {
     model.units.push_back({"unit" + std::to_string(i), {{"weight", ElementCount(32768), 0}}, {}});
   const MemoryPlan least = plan_memory(config, model, 2, 2).value();
   const ByteCount shard = 32_KiB,
-                  tile = (least.disk_tiles + least.host_tiles) / 32;  // 16384 elements
+                  tile = least.disk_tiles / 32;  // 16384 elements
   const ByteCount gradients_and_ring = least.host_budget - least.host_minimum;
   const auto plan_with = [&](ByteCount more) {
     config.penstock.host_budget = (least.host_minimum + gradients_and_ring + more) * 2;
@@ -41,6 +41,12 @@ TEST(MemoryPlan, GivesShardsAHomeInHostMemoryBeforeTiles) {
   const MemoryPlan all = plan_with(shard * 32 + tile);
   EXPECT_EQ(all.flats_at_home.size(), 32u);
   EXPECT_EQ(all.tiles_in_host, 1u);
+  EXPECT_EQ(all.home_tiles, tile);
+  EXPECT_TRUE(all.tile_at_home(31) && !all.tile_at_home(30));
+  EXPECT_EQ(all.disk_tiles, tile * 32);  // their places on disk stay
+  EXPECT_EQ(all.swap_bytes, none.swap_bytes);
+  EXPECT_EQ(all.tile_writes, tile * 31);
+  EXPECT_EQ(all.tile_reads, tile * 31);
   EXPECT_EQ(all.shard_writes + all.shard_reads_max + all.update_shard_reads_max, 0_B);
 
   config.penstock.eviction = swap::Eviction::reuse_distance;

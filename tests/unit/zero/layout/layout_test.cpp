@@ -342,7 +342,8 @@ TEST(MemoryPlan, SpreadsHostTilesEvenlyAndNoMoreThanFit) {
   for (std::uint64_t tile = 0; tile < plan.tiles; ++tile) in_host += plan.in_host(tile) ? 1u : 0u;
   EXPECT_EQ(in_host, plan.tiles_in_host);
   EXPECT_GT(plan.tiles_in_host, 0u);
-  EXPECT_LE(plan.host_minimum + plan.host_gradients + plan.host_tiles, plan.host_budget);
+  EXPECT_LE(plan.host_minimum + plan.host_gradients + plan.home_tiles, plan.host_budget);
+  EXPECT_GT(plan.home_tiles, 0_B);
 }
 
 TEST(MemoryPlan, KeepsTheFirstShardsInHostMemoryUpToMaxInCpu) {
