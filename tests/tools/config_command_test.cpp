@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 #include <json/json.h>
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <string>
+#include <utility>
 
 namespace penstock::test {
 namespace {
@@ -267,6 +270,44 @@ TEST(ConfigCheck, ReportsMissingDirectoriesOnlyOnTheMachineThatNeedsThem) {
   EXPECT_NE(elsewhere.err.find("/local_nvme does not exist"), std::string::npos);
   EXPECT_EQ(here.status, 2);
   EXPECT_EQ(here.out, "");
+}
+
+TEST(ConfigCheck, NamesFilesThatARunCouldNotWriteOnlyOnTheMachineThatNeedsThem) {
+  const penstock::test::ScratchDirectory scratch;
+  const std::string in = scratch.path().string();
+  std::ofstream(scratch.path() / "file") << "not a directory";
+  const auto check = [&](const std::string& block, bool here) {
+    const std::string config = in + "/config.json";
+    std::ofstream(config) << R"({"train_batch_size": 1, )" << block << "}";
+    return here ? run_penstock({"config", "check", config, "--here"})
+                : run_penstock({"config", "check", config});
+  };
+  const auto penstock_block = [&](const char* key, const std::string& file) {
+    return std::string(R"("penstock": {")") + key + R"(": ")" + file + R"("})";
+  };
+  const auto monitor = [&](const char* key, const std::string& directory) {
+    return std::string("\"") + key + R"(": {"enabled": true, "output_path": ")" + directory + R"("})";
+  };
+  for (const auto& [block, names] :
+       {std::pair(penstock_block("report_file", in), in),
+        {penstock_block("report_file", in + "/none/report.json"), "none/report.json"},
+        {penstock_block("timeline_file", in + "/none/timeline.json"), "penstock.timeline_file"},
+        {monitor("csv_monitor", in + "/file/below"), "csv_monitor.output_path"},
+        {monitor("tensorboard", in + "/file"), "tensorboard.output_path"}}) {
+    const auto here = check(block, true), elsewhere = check(block, false);
+    EXPECT_NE(here.status, 0) << block;
+    EXPECT_NE(here.err.find(names), std::string::npos) << here.err;
+    EXPECT_EQ(elsewhere.status, 0) << elsewhere.err;
+    EXPECT_NE(elsewhere.err.find(names), std::string::npos) << elsewhere.err;
+  }
+  for (const std::string& block : {penstock_block("report_file", in + "/report.json"),
+                                   penstock_block("timeline_file", in + "/timeline.json"),
+                                   monitor("csv_monitor", in + "/made/later"), monitor("tensorboard", in)}) {
+    const auto here = check(block, true);
+    EXPECT_EQ(here.status, 0) << here.err;
+  }
+  EXPECT_FALSE(std::filesystem::exists(scratch.path() / "report.json"));
+  EXPECT_FALSE(std::filesystem::exists(scratch.path() / "made"));
 }
 
 TEST(ConfigCheck, CallsAFileThatCannotBeReadBadUsage) {

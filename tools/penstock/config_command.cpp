@@ -3,11 +3,17 @@
 #include "command.hpp"
 #include "config_page.hpp"
 #include "zero/commit/durable_directories.hpp"
+#include "zero/report/report_file.hpp"
 
+#include <unistd.h>
 #include <algorithm>
+#include <cerrno>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <sstream>
+#include <system_error>
+#include <utility>
 
 namespace penstock::tool {
 
@@ -26,6 +32,34 @@ Result<void> check_durable(const zero::Config& config) {
   PENSTOCK_TRY(zero::check_directories(options));
   PENSTOCK_TRY(zero::manifests_first(options));
   return ok();
+}
+
+/// Whether a monitor can make `directory`: the part of the name that is there is a directory to which this process may
+/// write.
+Result<void> check_monitor(const zero::MonitorConfig& monitor, const char* key) {
+  if (!monitor.enabled) return ok();
+  std::error_code error;
+  std::filesystem::path there =
+      std::filesystem::absolute(std::filesystem::path(monitor.output_path) / monitor.job_name, error);
+  while (there.has_relative_path() && !std::filesystem::exists(there, error)) there = there.parent_path();
+  const auto refused = [&](Error cause) { return std::move(cause).object(there.string()).where(key); };
+  if (!std::filesystem::is_directory(there, error))
+    return refused(Error::invalid_config("config check").wanted("a directory").got("something else"));
+  if (::access(there.c_str(), W_OK | X_OK) != 0) return refused(Error::from_errno("config check", errno));
+  return ok();
+}
+
+/// What a run refuses of the files that it would write: reports, the timeline, and those of monitors.
+Result<void> check_reports(const zero::Config& config) {
+  const auto check_file = [](const std::filesystem::path& file, const char* key) -> Result<void> {
+    if (file.empty()) return ok();
+    auto may_write = zero::check_report_file(file);
+    return may_write ? ok() : Result<void>(std::move(may_write).error().where(key));
+  };
+  PENSTOCK_TRY(check_file(config.penstock.report_file, "penstock.report_file"));
+  PENSTOCK_TRY(check_file(config.penstock.timeline_file, "penstock.timeline_file"));
+  PENSTOCK_TRY(check_monitor(config.csv_monitor, "csv_monitor.output_path"));
+  return check_monitor(config.tensorboard, "tensorboard.output_path");
 }
 
 void print_with_origins(const zero::ConfigFile& file) {
@@ -105,6 +139,7 @@ ExitStatus check(const CheckOptions& options) {
 
   auto usable = file->config.check_paths();
   if (usable) usable = check_durable(file->config);
+  if (usable) usable = check_reports(file->config);
   if (!usable && options.here) return fail(usable.error());
   if (!usable) fmt::print(stderr, "note: {}\n", usable.error().message());
   options.as_json ? print_with_origins(*file) : print_commented(*file);
@@ -144,7 +179,9 @@ void add_check_command(CLI::App& config, ExitStatus& status) {
   command->add_option("--world-size", options->reading.world_size, "Ranks of the run")
       ->check(CLI::Range(1u, 1u << 24))
       ->capture_default_str();
-  command->add_flag("--here", options->here, "Also check the directories of nvme_path on this machine");
+  command->add_flag(
+      "--here", options->here,
+      "Also check the directories of nvme_path, and the files of reports and monitors, on this machine");
   command->callback([options, &status] { status = check(*options); });
 }
 
