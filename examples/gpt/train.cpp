@@ -353,6 +353,7 @@ std::variant<int, Failure> run(Arguments effective, const zero::Launch& launch, 
   in_memory.offload_optimizer.device = zero::OffloadDevice::cpu;
   if (in_memory.shards_parameters()) in_memory.offload_param.device = zero::OffloadDevice::cpu;
   in_memory.penstock.host_budget = in_memory.penstock.device_budget = ByteCount();
+  in_memory.penstock.node_budgets.clear();
   if (auto fits = plan_run(effective, group.identity(0), in_memory); !fits)
     return Failure{fits.error(), "cannot train in memory"};
   const auto again = join(effective, launch, /*attempt=*/1);

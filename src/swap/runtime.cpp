@@ -78,7 +78,8 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
     if (!created) return created.error();
     paths.push_back(std::move(*created));
   }
-  auto arena = tiers::HostArena::create({.size = options.host_budget, .pinning = options.pinning});
+  auto arena = tiers::HostArena::create(
+      {.size = options.host_budget, .pinning = options.pinning, .nodes = options.memory_nodes});
   if (!arena) return arena.error();
   std::unique_ptr<Timeline> timeline;
   if (!options.timeline_file.empty()) {

@@ -155,6 +155,9 @@ class IdleHandler {
 struct RuntimeOptions {
   ByteCount host_budget;  ///< host memory of this rank, allocated at create
   tiers::Pinning pinning = tiers::Pinning::none;
+  /// NUMA nodes of the host memory: of one, it is that node's while that has memory; of several, in turns. None: the
+  /// kernel chooses. What could not be there is in notes().
+  std::vector<std::uint32_t> memory_nodes = {};
   std::vector<PathOptions> paths = {};  ///< empty: all tensors stay in memory
   /// If not zero, create() computes capacity and reserved bytes of the paths from it and ignores the given ones. Each
   /// path reserves its share by weight, or its free space if that is less and the other paths have room for the

@@ -2,6 +2,7 @@
 
 #include "base/notes.hpp"
 #include "tiers/memory/host_pages.hpp"
+#include "tiers/memory/numa_memory.hpp"
 
 #include <penstock/tiers/memory/memory_limits.hpp>
 
@@ -12,6 +13,7 @@
 #include <cstring>
 #include <fstream>
 #include <mutex>
+#include <span>
 
 namespace penstock::tiers {
 
@@ -53,6 +55,28 @@ std::uint64_t huge_bytes_at(const void* address) {
   return 0;
 }
 
+/// A populated mapping of the machine's reserved huge pages, or null.
+std::byte* map_reserved(std::uint64_t size, std::span<const std::uint32_t> nodes) {
+  void* const pages =
+      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+  if (pages == MAP_FAILED) return nullptr;
+  auto* const address = static_cast<std::byte*>(pages);
+  (void)prefer_nodes(HostSpan(address, ByteCount(size)), nodes);
+  if (populate(address, ByteCount(size))) return address;
+  ::munmap(pages, size);
+  return nullptr;
+}
+
+/// What of the memory is not where it should be, with the reason. `refused`: why the kernel did not take the nodes.
+std::string note_of_nodes(HostSpan memory, std::span<const std::uint32_t> nodes, const std::string& refused) {
+  if (nodes.empty()) return {};
+  const auto elsewhere = bytes_elsewhere(memory, nodes, HostArena::page);
+  if (!refused.empty()) return "not bound to " + nodes_text(nodes) + ": " + refused;
+  if (!elsewhere || elsewhere->is_zero()) return {};
+  return to_string(*elsewhere) + " of " + to_string(memory.size()) + " are on other NUMA nodes, because " +
+         nodes_text(nodes) + " had no more memory: access to them is slower";
+}
+
 Error refused(const char* operation, std::uint64_t size, int errno_value) {
   return Error(ErrorCode::no_space, operation)
       .reason(std::string("the kernel refuses host memory: ") + std::strerror(errno_value))
@@ -88,16 +112,15 @@ Result<HostArena> HostArena::create(const Options& options) {
   ::madvise(address, size, MADV_DONTFORK);
   ::madvise(address, size, MADV_DONTDUMP);
   const bool advised = ::madvise(address, size, MADV_HUGEPAGE) == 0;
+  const std::string no_nodes = prefer_nodes(arena.bytes_, options.nodes);
   if (!populate(address, ByteCount(size))) return refused_arena(size, errno);
 
   const std::uint64_t huge = advised ? huge_bytes_at(address) : 0;
   if (huge >= size) {
     arena.page_kind_ = PageKind::transparent_huge;
-  } else if (void* pages = ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
-                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_POPULATE, -1, 0);
-             pages != MAP_FAILED) {
+  } else if (std::byte* const pages = map_reserved(size, options.nodes)) {
     ::munmap(address, size);
-    arena.bytes_ = HostSpan(static_cast<std::byte*>(pages), ByteCount(size));
+    arena.bytes_ = HostSpan(pages, ByteCount(size));
     arena.page_kind_ = PageKind::huge;
   } else {
     arena.notes_ = "only " + to_string(ByteCount(huge)) + " of " + to_string(ByteCount(size)) +
@@ -105,6 +128,7 @@ Result<HostArena> HostArena::create(const Options& options) {
                    ", no hugetlb pages are reserved)";
   }
 
+  append_note(arena.notes_, note_of_nodes(arena.bytes_, options.nodes, no_nodes));
   if (options.pinning == Pinning::none) return arena;
   if (::mlock(arena.bytes_.data(), size) == 0) {
     arena.pinned_ = true;

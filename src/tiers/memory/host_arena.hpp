@@ -4,8 +4,10 @@
 #include <penstock/base/span.hpp>
 #include <penstock/tiers/tier.hpp>
 
+#include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace penstock::tiers {
 
@@ -25,6 +27,8 @@ class HostArena {
   struct Options {
     ByteCount size;
     Pinning pinning = Pinning::none;  ///< mlock: the kernel does not move or swap the pages
+    /// NUMA nodes: of one, the pages are its while it has memory; of several, in turns. None: the kernel chooses.
+    std::vector<std::uint32_t> nodes = {};
   };
 
   /// Errors: no_space, of check_memory(), before anything is allocated; permission, when pinning is required and
@@ -56,7 +60,7 @@ class HostArena {
   [[nodiscard]] HostSpan bytes() const { return bytes_; }
   [[nodiscard]] PageKind page_kind() const { return page_kind_; }
   [[nodiscard]] bool pinned() const { return pinned_; }
-  /// Refused options (page size, pinning), with reasons, in one line; empty when there are none.
+  /// Refused options (page size, nodes, pinning), with reasons, in one line; empty when there are none.
   [[nodiscard]] const std::string& notes() const { return notes_; }
 
  private:

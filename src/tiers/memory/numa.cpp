@@ -104,14 +104,15 @@ std::vector<std::uint32_t> allowed_cpus() {
   return cpus;
 }
 
-std::vector<std::size_t> paths_of_node(std::span<const std::optional<std::uint32_t>> path_nodes,
-                                       std::optional<std::uint32_t> node) {
+std::vector<std::size_t> paths_of_nodes(std::span<const std::optional<std::uint32_t>> path_nodes,
+                                        std::span<const std::uint32_t> nodes) {
   std::vector<std::size_t> own, all;
   for (std::size_t i = 0; i < path_nodes.size(); ++i) {
     all.push_back(i);
-    if (!path_nodes[i] || path_nodes[i] == node) own.push_back(i);
+    if (!path_nodes[i] || std::find(nodes.begin(), nodes.end(), *path_nodes[i]) != nodes.end())
+      own.push_back(i);
   }
-  return own.empty() || !node ? all : own;
+  return own.empty() || nodes.empty() ? all : own;
 }
 
 }  // namespace penstock::tiers

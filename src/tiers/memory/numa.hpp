@@ -41,9 +41,9 @@ class NumaTopology {
 /// The cores that this thread may run on.
 [[nodiscard]] std::vector<std::uint32_t> allowed_cpus();
 
-/// Indices of the paths for a rank of `node`: those on its node and those whose node is unknown; all paths if there are
-/// none or `node` is unknown.
-[[nodiscard]] std::vector<std::size_t> paths_of_node(std::span<const std::optional<std::uint32_t>> path_nodes,
-                                                     std::optional<std::uint32_t> node);
+/// Indices of the paths for a rank of `nodes`: those on its nodes and those whose node is unknown; all paths if there
+/// are none, or no `nodes` are known.
+[[nodiscard]] std::vector<std::size_t> paths_of_nodes(
+    std::span<const std::optional<std::uint32_t>> path_nodes, std::span<const std::uint32_t> nodes);
 
 }  // namespace penstock::tiers

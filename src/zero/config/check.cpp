@@ -244,6 +244,22 @@ void check_offload(const Config& config, Violations& violations) {
   }
 }
 
+void check_budgets(const PenstockConfig& penstock, Violations& violations) {
+  const std::size_t nodes = penstock.node_budgets.size();
+  if (nodes == 0) return;
+  if (!penstock.host_budget.is_zero()) {
+    violations.push_back({{"penstock.node_budgets", "penstock.host_budget"},
+                          "wanted one of both: host_budget is that of all nodes together"});
+  }
+  for (const std::uint32_t node : penstock.rank_nodes) {
+    if (node < nodes) continue;
+    violations.push_back({{"penstock.node_budgets", "penstock.rank_nodes"},
+                          "wanted a budget for each node, also number " + std::to_string(node) +
+                              " of rank_nodes; got " + std::to_string(nodes)});
+    break;
+  }
+}
+
 /// Of files and directories that are made.
 void check_names(const Config& config, Violations& violations) {
   const auto check = [&](std::string_view key, const std::string& name) {
@@ -291,6 +307,7 @@ std::vector<Violation> check(const Config& config) {
   check_scheduler(config, violations);
   check_offload(config, violations);
   check_names(config, violations);
+  check_budgets(config.penstock, violations);
   check_update(config, violations);
   check_non_finite_gradients(config, violations);
   return violations;

@@ -9,7 +9,7 @@ namespace {
 
 bool is_of_the_machine(const Key& key) {
   return key.read_by == Consumer::runtime || key.read_by == Consumer::rank ||
-         key.path == "penstock.host_budget";
+         key.path == "penstock.host_budget" || key.path == "penstock.node_budgets";
 }
 
 std::string on_one_line(const Json::Value& json) {

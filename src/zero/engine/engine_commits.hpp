@@ -58,7 +58,8 @@ class EngineCommits {
   /// Begins a commit of what the tensors hold once the last update is complete, with `manifest`, whose members of the
   /// trainer are set. Precondition: none is in progress.
   void begin(Manifest manifest);
-  /// Starts what can be done behind the trainer. Does nothing unless waits_for_update(). `updated`: how the last update has ended; with its error the commit fails.
+  /// Starts what can be done behind the trainer. Does nothing unless waits_for_update(). `updated`: how the last update
+  /// has ended; with its error the commit fails.
   void start(const Result<void>& updated = ok());
   /// Completes the commit that was started: nothing reads the states any more, and no bytes of the one before are kept,
   /// so that the disk needs no room for three. Does nothing without such a commit. Collective. No gather is in flight.

@@ -78,6 +78,7 @@ void take_cost(Candidate& candidate, const PlanEstimate& estimate) {
 
 Result<Candidate> try_config(Config config, const SearchOptions& options, const ModelLayout& layout) {
   config.penstock.host_budget = config.penstock.device_budget = {};
+  config.penstock.node_budgets.clear();
   PENSTOCK_TRY_ASSIGN(const PlanEstimate unlimited, estimate_plan(config, layout, options.run));
   config.penstock.host_budget = options.host_budget;
   config.penstock.device_budget = options.device_budget;

@@ -38,17 +38,21 @@ std::vector<Alternative> alternatives(const Config& config, const PlanEstimate& 
   }
   if (const ByteCount moved = plan.disk_tiles - plan.home_tiles; !moved.is_zero()) {
     const ByteCount budget = (plan.host_budget + moved / 2) * estimate.run.ranks_per_node;
-    all.push_back({"host_budget " + to_string(budget),
-                   [budget](Config& changed) { changed.penstock.host_budget = budget; }});
+    all.push_back({"host_budget " + to_string(budget), [budget](Config& changed) {
+                     changed.penstock.host_budget = budget;
+                     changed.penstock.node_budgets.clear();
+                   }});
     all.push_back({"offload_optimizer.device cpu", [](Config& changed) {
                      changed.offload_optimizer.device = OffloadDevice::cpu;
                      changed.penstock.host_budget = {};
+                     changed.penstock.node_budgets.clear();
                    }});
   }
   if (plan.disk_shards > plan.home_shards) {
     all.push_back({"offload_param.device cpu", [](Config& changed) {
                      changed.offload_param.device = OffloadDevice::cpu;
                      changed.penstock.host_budget = {};
+                     changed.penstock.node_budgets.clear();
                    }});
   }
   return all;

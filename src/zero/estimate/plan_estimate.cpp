@@ -146,7 +146,7 @@ std::vector<std::vector<std::size_t>> paths_of_ranks(const Config& config, const
   if (given.size() != directories || rank_nodes.size() != run.ranks_per_node) return paths;
   const std::vector<std::optional<std::uint32_t>> nodes(given.begin(), given.end());
   for (std::size_t rank = 0; rank < paths.size(); ++rank) {
-    paths[rank] = tiers::paths_of_node(nodes, rank_nodes[rank]);
+    paths[rank] = tiers::paths_of_nodes(nodes, std::span(&rank_nodes[rank], 1));
   }
   return paths;
 }

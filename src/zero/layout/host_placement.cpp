@@ -2,6 +2,7 @@
 
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/padded.hpp"
+#include "zero/layout/rank_nodes.hpp"
 #include "zero/layout/update_plan.hpp"
 
 #include <algorithm>
@@ -40,11 +41,6 @@ HostNeed host_need_with(const MemoryPlan& plan, const Config& config, const Rank
     need.resident += plan.checkpoints.size * plan.checkpoints.count;
   }
   return need;
-}
-
-/// This rank's part of the configured host budget; zero if none is configured.
-ByteCount given_host_budget(const MemoryPlan& plan, const Config& config) {
-  return config.penstock.host_budget / plan.local_ranks;
 }
 
 /// Sets how many prefetched tiles fit in `room` bytes so that none is evicted before its update.
@@ -127,7 +123,7 @@ HostNeed host_need(MemoryPlan& plan, const Config& config, const RankBytes& rank
   const LeasePlan leases = plan_leases(plan, config, shards);
   plan.host_leases = leases.wanted;
   need = host_need_with(plan, config, rank, leases.wanted);
-  const ByteCount given = given_host_budget(plan, config);
+  const ByteCount given = host_budget_of_rank(config, plan.local_ranks);
   if (given.is_zero() || given >= need.minimum(rank)) return need;
   plan.host_leases = leases.minimum;
   return host_need_with(plan, config, rank, leases.minimum);
@@ -139,15 +135,17 @@ Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const Rank
   plan.host_minimum = need.minimum(rank);
   const ByteCount everything =
       plan.host_staging_min + need.ring + need.checkpoints + need.resident + rank.gradients;
-  const ByteCount given = config.penstock.host_budget;
-  const ByteCount budget = given.is_zero() ? everything : given_host_budget(plan, config);
+  const ByteCount given = host_budget_of_rank(config, plan.local_ranks);
+  const ByteCount budget = given.is_zero() ? everything : given;
   plan.host_budget = ByteCount(budget.value() / extent_alignment.bytes() * extent_alignment.bytes());
   if (plan.host_budget >= plan.host_minimum) return ok();
+  const bool by_node = !config.penstock.node_budgets.empty();
   return Error(ErrorCode::budget_too_small, "plan_memory")
       .reason("the host budget is too small to make progress")
-      .where("penstock.host_budget")
-      .wanted("at least " + to_exact_string(plan.host_minimum * plan.local_ranks))
-      .got(given)
+      .where(by_node ? "penstock.node_budgets" : "penstock.host_budget")
+      .wanted(by_node ? "at least " + to_exact_string(plan.host_minimum) + " for each rank of a node"
+                      : "at least " + to_exact_string(plan.host_minimum * plan.local_ranks))
+      .got(by_node ? given : config.penstock.host_budget)
       .note("needed  staging " + to_string(plan.host_staging_min) + " and resident " +
             to_string(plan.host_minimum - plan.host_staging_min) + " for each of " +
             std::to_string(plan.local_ranks) + " ranks")

@@ -22,6 +22,7 @@ std::uint64_t plan_fingerprint(const Config& config, const ModelLayout& model, s
                                       static_cast<std::uint64_t>(config.penstock.update_split),
                                       std::bit_cast<std::uint32_t>(config.cpu_update_ratio),
                                       config.penstock.host_budget.value(),
+                                      config.penstock.node_budgets.size(),
                                       config.penstock.device_budget.value(),
                                       config.penstock.reduction == Reduction::exact,
                                       config.gradient_accumulation_steps,
@@ -40,6 +41,7 @@ std::uint64_t plan_fingerprint(const Config& config, const ModelLayout& model, s
                                       model.checkpoints.reads,
                                       model.groups.size(),
                                       config.is_durable()};
+  for (const ByteCount budget : config.penstock.node_budgets) facts.push_back(budget.value());
   for (const OptimizerGroup& group : model.groups)
     facts.push_back(std::uint64_t{group.frozen} + 2 * std::uint64_t{group.use_muon});
   for (const UnitLayout& unit : model.units) {

@@ -2,6 +2,7 @@
 #include "tiers/memory/numa.hpp"
 #include "zero/layout/host_staging.hpp"
 #include "zero/layout/path_options.hpp"
+#include "zero/layout/rank_nodes.hpp"
 #include "zero/layout/runtime_use.hpp"
 
 #include <penstock/zero/layout/memory_plan.hpp>
@@ -45,14 +46,16 @@ std::optional<std::uint32_t> bound_node(const Config& config, std::uint32_t loca
   return topology.node_of_cpus(tiers::allowed_cpus());
 }
 
-/// Where it is not given, ranks are spread evenly over the nodes.
-std::optional<std::uint32_t> node_of_rank(const Config& config, std::uint32_t local_rank,
-                                          std::uint32_t local_ranks, const tiers::NumaTopology& topology) {
+/// None if no nodes are known. Where they are not given, ranks are spread evenly over the nodes.
+std::vector<std::uint32_t> nodes_of_rank(const Config& config, std::uint32_t local_rank,
+                                         std::uint32_t local_ranks, const tiers::NumaTopology& topology) {
   const auto& given = config.penstock.rank_nodes;
-  if (local_rank < given.size()) return given[local_rank];
-  const std::uint64_t count = std::max(local_ranks, 1u);
-  const std::uint64_t place = std::min<std::uint64_t>(local_rank, count - 1);
-  return topology.node(static_cast<std::uint32_t>(place * topology.node_count() / count));
+  if (local_rank < given.size()) return {given[local_rank]};
+  std::vector<std::uint32_t> nodes;
+  for (const std::size_t index : spread_over_nodes(local_rank, local_ranks, topology.node_count())) {
+    if (const auto node = topology.node(index)) nodes.push_back(*node);
+  }
+  return nodes;
 }
 
 }  // namespace
@@ -70,23 +73,25 @@ swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config, std::uint
   const auto reuse_distance = bytes_of(config.max_reuse_distance, config.dtype);
   options.reuse_distance_max = (reuse_distance ? *reuse_distance : ByteCount(~std::uint64_t{0})) / ranks;
   options.lookahead = host_budget / 4;
+  const auto spread = nodes_of_rank(config, local_rank, local_ranks, topology);
+  const auto bound = bound_node(config, local_rank, topology);
+  const auto own = bound ? std::vector{*bound} : spread;
+  const bool is_given = local_rank < config.penstock.rank_nodes.size();
+  if (is_given || topology.node_count() > 1) options.memory_nodes = own;
   const auto& directories = config.swap_directories();
   if (swap_bytes.is_zero()) return options;
   options.swap_need = {.total = swap_bytes, .tensor_max = swap_tensor_max};
   const auto& weights = config.penstock.path_weights;
   const auto nodes = nodes_of_paths(config, directories, topology);
   const std::uint32_t ranks_here = std::max(local_ranks, 1u);
-  const auto spread = node_of_rank(config, local_rank, local_ranks, topology);
-  const auto bound = bound_node(config, local_rank, topology);
-  const auto own = bound ? bound : spread;
   // Of ranks that are bound otherwise than evenly, all may use this rank's paths.
   std::vector<std::uint64_t> ranks_of_path(directories.size(), own == spread ? 0 : ranks_here);
   for (std::uint32_t rank = 0; own == spread && rank < ranks_here; ++rank) {
     for (const std::size_t path :
-         tiers::paths_of_node(nodes, node_of_rank(config, rank, local_ranks, topology)))
+         tiers::paths_of_nodes(nodes, nodes_of_rank(config, rank, local_ranks, topology)))
       ++ranks_of_path[path];
   }
-  for (const std::size_t i : tiers::paths_of_node(nodes, own)) {
+  for (const std::size_t i : tiers::paths_of_nodes(nodes, own)) {
     swap::PathOptions path =
         path_options(config, directories[i], weights.size() == directories.size() ? weights[i] : 0);
     const std::uint64_t users = std::max<std::uint64_t>(ranks_of_path[i], 1);

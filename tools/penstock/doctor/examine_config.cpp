@@ -17,7 +17,8 @@ std::string how_to_estimate(const std::filesystem::path& file) {
 
 Finding examine_host_budget(const zero::Config& config, const std::filesystem::path& file) {
   Finding finding{.capability = "host budget of " + file.string()};
-  const ByteCount budget = config.penstock.host_budget;
+  ByteCount budget = config.penstock.host_budget;
+  for (const ByteCount of_node : config.penstock.node_budgets) budget += of_node;
   const tiers::MemoryLimit memory = tiers::memory_limit();
   if (budget.is_zero()) {
     finding.state = State::unknown;
@@ -31,7 +32,7 @@ Finding examine_host_budget(const zero::Config& config, const std::filesystem::p
   if (budget <= memory.available) return finding;
   finding.state = State::unusable;
   finding.why = "the run's memory allocation would fail";
-  finding.remedy = "lower penstock.host_budget, or stop other programs that use memory";
+  finding.remedy = "lower penstock.host_budget or node_budgets, or stop other programs that use memory";
   return finding;
 }
 

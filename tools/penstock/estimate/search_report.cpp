@@ -1,4 +1,5 @@
 #include "estimate/model_report.hpp"
+#include "zero/layout/rank_nodes.hpp"
 
 namespace penstock::tool {
 
@@ -14,7 +15,9 @@ Result<SearchOptions> search_options_of(const EstimateOptions& options) {
   PENSTOCK_TRY_ASSIGN(zero::Config base, config_of(options));
   SearchOptions search{.base = std::move(base), .run = run_of(options), .lossy = options.lossy};
   // What is not given is limited by the configuration.
-  search.host_budget = search.base.penstock.host_budget;
+  // A plan has the same part for all ranks.
+  search.host_budget =
+      zero::host_budget_of_rank(search.base, search.run.ranks_per_node) * search.run.ranks_per_node;
   search.device_budget = search.base.penstock.device_budget;
   if (options.budget_host) {
     PENSTOCK_TRY_ASSIGN(search.host_budget, parse_size(operation, "--budget-host", *options.budget_host));

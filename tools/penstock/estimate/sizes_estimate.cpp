@@ -47,6 +47,9 @@ void note_unused_budgets(const zero::PenstockConfig& config) {
     if (budget.is_zero()) continue;
     fmt::print(stderr, "note: {}: not used by the estimate, which is of a run without that limit\n", key);
   }
+  if (!config.node_budgets.empty())
+    fmt::print(stderr,
+               "note: penstock.node_budgets: not used by the estimate, which is of a run without it\n");
 }
 
 Result<void> take_config(const EstimateOptions& options, zero::RunEstimateOptions& run) {

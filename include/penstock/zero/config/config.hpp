@@ -98,7 +98,10 @@ struct MonitorConfig {
 
 /// The block "penstock": settings for which DeepSpeed has no key.
 struct PenstockConfig {
-  ByteCount host_budget;    ///< total of all ranks of the machine; 0: chosen by the plan
+  ByteCount host_budget;  ///< total of all ranks of the machine; 0: chosen by the plan
+  /// Instead of host_budget: total of the ranks of each NUMA node, by node number. A rank gets its part of the budget
+  /// of its node, see rank_nodes; all ranks get as much as the one that would get least.
+  std::vector<ByteCount> node_budgets = {};
   ByteCount device_budget;  ///< of each rank; 0: chosen by the plan
   std::optional<ElementCount>
       tile_elements;  ///< a multiple of cpu_adam::block_elements; none: the state format's default

@@ -172,11 +172,11 @@ struct MemoryPlan {
   [[nodiscard]] ByteCount device_of_gradients() const { return device_accumulators + device_partials; }
   [[nodiscard]] ByteCount device_of_optimizer() const { return device_tiles + update.device_bytes(); }
 
-  /// Options for Runtime::create() of rank number `local_rank` on this machine: the budget, and the configured
-  /// directories whose drives are on the rank's NUMA node or whose node is unknown; all directories, if no directory
-  /// qualifies. The rank's node is, in this order: penstock.rank_nodes[local_rank], if configured; the node that
-  /// contains every core on which this thread may run; if those cores are on several nodes, a node chosen so that the
-  /// ranks are spread evenly over all nodes.
+  /// Options for Runtime::create() of rank number `local_rank` on this machine: the budget, on the rank's NUMA nodes if
+  /// the machine has several, and the configured directories whose drives are on these or whose node is unknown; all
+  /// directories, if no directory qualifies. The rank's nodes are, in this order: penstock.rank_nodes[local_rank], if
+  /// configured; the node that contains every core on which this thread may run; if those cores are on several nodes,
+  /// nodes chosen so that the ranks are spread evenly over all: one, or several where there are fewer ranks than nodes.
   [[nodiscard]] swap::RuntimeOptions runtime_options(const Config& config, std::uint32_t local_rank) const;
   /// The same for a machine with the given topology.
   [[nodiscard]] swap::RuntimeOptions runtime_options(const Config& config, std::uint32_t local_rank,

@@ -43,6 +43,14 @@ TEST(HostArena, ReturnsARefusalOfAddressSpace) {
   EXPECT_EQ(result, 0);
 }
 
+TEST(HostArena, SaysWhatIsNotOnTheNodesThatItShouldBeOn) {
+  const std::string without = HostArena::create({.size = 4_MiB})->notes();
+  EXPECT_EQ(HostArena::create({.size = 4_MiB, .nodes = {0}})->notes(),
+            without);  // or mbind is not allowed here
+  const std::string refused = HostArena::create({.size = 4_MiB, .nodes = {1023}})->notes();
+  EXPECT_NE(refused.find("not bound to NUMA node 1023: mbind: "), std::string::npos) << refused;
+}
+
 TEST(HostArena, MayBeEmpty) {
   EXPECT_TRUE(HostArena::create({.size = 0_B})->bytes().empty());
 }

@@ -1,8 +1,11 @@
 #include "tiers/memory/numa.hpp"
+#include "tiers/memory/host_pages.hpp"
+#include "tiers/memory/numa_memory.hpp"
 
 #include "kit/scratch_directory.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/sysmacros.h>
 #include <array>
 #include <fstream>
@@ -87,16 +90,53 @@ TEST(NumaTopology, ReadsThisMachine) {
   EXPECT_FALSE(allowed_cpus().empty());
 }
 
-TEST(PathsOfNode, AreThoseOnItAndThoseWithoutAKnownNode) {
-  const Nodes nodes = {0u, 1u, std::nullopt, 1u};
+TEST(PathsOfNodes, AreThoseOnThemAndThoseWithoutAKnownNode) {
+  const Nodes nodes = {0u, 1u, std::nullopt, 1u, 2u};
 
-  EXPECT_EQ(paths_of_node(nodes, 0u), (std::vector<std::size_t>{0, 2}));
-  EXPECT_EQ(paths_of_node(nodes, 1u), (std::vector<std::size_t>{1, 2, 3}));
+  EXPECT_EQ(paths_of_nodes(nodes, std::array{0u}), (std::vector<std::size_t>{0, 2}));
+  EXPECT_EQ(paths_of_nodes(nodes, std::array{1u}), (std::vector<std::size_t>{1, 2, 3}));
+  EXPECT_EQ(paths_of_nodes(nodes, std::array{0u, 2u}), (std::vector<std::size_t>{0, 2, 4}));
 }
 
-TEST(PathsOfNode, AreAllWhereNoneIsOnItOrItIsNotKnown) {
-  EXPECT_EQ(paths_of_node(Nodes{0u, 1u}, 2u), (std::vector<std::size_t>{0, 1}));
-  EXPECT_EQ(paths_of_node(Nodes{0u, 1u}, std::nullopt), (std::vector<std::size_t>{0, 1}));
+TEST(PathsOfNodes, AreAllWhereNoneIsOnThemOrTheyAreNotKnown) {
+  EXPECT_EQ(paths_of_nodes(Nodes{0u, 1u}, std::array{2u}), (std::vector<std::size_t>{0, 1}));
+  EXPECT_EQ(paths_of_nodes(Nodes{0u, 1u}, {}), (std::vector<std::size_t>{0, 1}));
+}
+
+/// A page of 2 MiB that is not there yet, and of which the kernel knows where it will be.
+class MemoryOfNodes : public testing::Test {
+ protected:
+  void SetUp() override {
+    bytes_ = ::mmap(nullptr, 4 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(bytes_, MAP_FAILED);
+    if (const std::string refused = prefer_nodes(memory(), std::array{0u}); !refused.empty())
+      GTEST_SKIP() << refused;  // a container may forbid the call
+  }
+  void TearDown() override { ::munmap(bytes_, 4 << 20); }
+  [[nodiscard]] HostSpan memory() const { return {static_cast<std::byte*>(bytes_), 4_MiB}; }
+
+ private:
+  void* bytes_ = nullptr;
+};
+
+TEST_F(MemoryOfNodes, IsThereOnceItIsPopulated) {
+  EXPECT_EQ(bytes_elsewhere(memory(), std::array{0u}, 2_MiB), std::nullopt);
+  ASSERT_TRUE(populate(memory().data(), 4_MiB));
+  EXPECT_EQ(bytes_elsewhere(memory(), std::array{0u}, 2_MiB), 0_B);
+  EXPECT_EQ(bytes_elsewhere(memory(), std::array{1u}, 2_MiB), 4_MiB);
+  EXPECT_EQ(bytes_elsewhere(memory().subspan({}, 3_MiB), std::array{1u, 7u}, 2_MiB), 3_MiB);
+  EXPECT_EQ(bytes_elsewhere(memory(), std::array{1u, 0u}, 2_MiB), 0_B);
+}
+
+TEST_F(MemoryOfNodes, IsRefusedForANodeThatThereIsNot) {
+  EXPECT_EQ(prefer_nodes(memory(), {}), "");
+  EXPECT_EQ(prefer_nodes(memory(), std::array{4000u}), "there is no node 4000");
+  EXPECT_NE(prefer_nodes(memory(), std::array{1023u}).find("mbind: "), std::string::npos);
+}
+
+TEST(NodesText, NamesThem) {
+  EXPECT_EQ(nodes_text(std::array{3u}), "NUMA node 3");
+  EXPECT_EQ(nodes_text(std::array{0u, 1u, 2u}), "NUMA nodes 0, 1 and 2");
 }
 
 }  // namespace

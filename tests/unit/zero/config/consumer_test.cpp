@@ -49,6 +49,7 @@ const char* const scenarios[] = {
     R"({"train_batch_size": 8, "gradient_accumulation_steps": 2, "fp16": {"enabled": true, "loss_scale": 64},
         "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/no/a"},
                               "offload_optimizer": {"device": "cpu"}},
+        "penstock": {"node_budgets": [67108864, 134217728]},
         "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1, "adam_w_mode": false}}})",
     // An update function of the trainer.
     R"({"train_batch_size": 8, "gradient_accumulation_steps": 2,
@@ -231,6 +232,7 @@ Result<std::unique_ptr<Rank>> rank_in_memory(Config config, std::function<void(s
   config.penstock.path_weights.clear();
   config.penstock.path_nodes.clear();
   config.penstock.rank_nodes.clear();
+  config.penstock.node_budgets.clear();
   config.penstock.path_limits.clear();
   config.penstock.path_endurance.clear();
   config.penstock.endurance_cap.reset();
