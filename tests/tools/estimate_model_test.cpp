@@ -109,9 +109,33 @@ TEST_F(EstimateModel, PrintsATableOfWhatDeepSpeedLeavesOut) {
         "RLIMIT_MEMLOCK", "io_uring registers",
         "DeepSpeed's estimator for this model, stage 3, offload_param=cpu, offload_optimizer=cpu, "
         "zero_init=1",
-        "it leaves out NVMe", "activations and the trainer's own memory are not counted"}) {
+        "it leaves out NVMe", "activations and the trainer's own memory are not counted; --tokens adds"}) {
     EXPECT_TRUE(contains(table.out, words)) << words << "\n" << table.out;
   }
+}
+
+TEST_F(EstimateModel, SaysWhichBlocksRepeatTheirForward) {
+  const auto of = [](Arguments more) {
+    Arguments arguments = {"--model", "llama-3-8b", "--gpus", "8", "--tokens", "16384"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return estimate(arguments);
+  };
+  EXPECT_TRUE(contains(of({}).out, "each of 32 blocks 3.1 GiB, or its input, 128.0 MiB"));
+  const auto some = of({"--memory-device", "80GiB"});
+  EXPECT_TRUE(
+      contains(some.out, "the last 17 blocks keep theirs, the first 15 repeat their forward, 15.6 % more"))
+      << some.out;
+  const auto all = of({"--memory-device", "800GiB", "--json"}).json()["activations"];
+  EXPECT_EQ(all["kept_blocks"].asUInt(), 32u);
+  EXPECT_EQ(all["repeated_forward"].asDouble(), 0);
+  const auto none = of({"--memory-device", "8GiB"});
+  EXPECT_NE(none.status, 0);
+  EXPECT_TRUE(contains(none.err, "beside 3.3 GiB of the engine")) << none.err;
+  const auto unknown = estimate({"--model", layout(), "--tokens", "16"});
+  EXPECT_NE(unknown.status, 0);
+  EXPECT_TRUE(contains(unknown.err, "wanted a preset")) << unknown.err;
+  EXPECT_EQ(of({"--budget-host", "64GiB"}).status, 2);
+  EXPECT_EQ(estimate({"--model", "gpt2", "--memory-device", "1GiB"}).status, 2);
 }
 
 TEST_F(EstimateModel, AddsUpTheMemoryOfARunOnTheCpu) {

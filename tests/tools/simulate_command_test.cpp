@@ -92,6 +92,15 @@ TEST_F(SimulateModel, PrintsWhatItsStepsTake) {
 
   const auto recomputed = run({"--tokens", "65536", "--recompute"}), kept = run({"--tokens", "65536"});
   EXPECT_GT(recomputed.json()["steady"]["used"].asDouble(), 1.2 * kept.json()["steady"]["used"].asDouble());
+  const auto used = [&](const char* memory) {
+    const auto result = run({"--tokens", "65536", "--memory-device", memory});
+    EXPECT_EQ(result.status, 0) << result.err;
+    return result.json()["steady"]["used"].asDouble();
+  };
+  const double all_kept = used("1 TiB"), some_kept = used("60 GiB");
+  EXPECT_DOUBLE_EQ(all_kept, kept.json()["steady"]["used"].asDouble());
+  EXPECT_GT(some_kept, 1.02 * all_kept);
+  EXPECT_LT(some_kept, 0.99 * recomputed.json()["steady"]["used"].asDouble());
   const auto four = run({"--tokens", "1024", "--gpus", "4", "--nodes", "2"});
   EXPECT_LT(four.json()["steady"]["written"].asDouble(), json["steady"]["written"].asDouble() / 7);
   const auto kept_in_memory = run({"--tokens", "1024", "--host-budget", "8 GiB"});
@@ -114,6 +123,9 @@ TEST_F(SimulateModel, RefusesWhatItCannotUse) {
       {{"--tokens", "1024", "--eviction", "lru"}, "--eviction"},
       {{"--tokens", "1024", file("trace")}, "trace"},
       {{"--tokens", "1024", "--host-budget", "1MiB"}, "budget is too small"},
+      {{"--tokens", "1024", "--memory-device", "1 MiB"}, "activations"},
+      {{"--tokens", "1024", "--memory-device", "much"}, "--memory-device"},
+      {{"--tokens", "1024", "--memory-device", "1 GiB", "--recompute"}, "--recompute"},
       {{"--tokens", "1024", "--nodes", "0"}, "--nodes"}};
   for (const auto& [more, said] : cases) {
     const auto result = run(more);

@@ -183,6 +183,16 @@ const ModelShape* find_preset(std::string_view name) {
   return nullptr;
 }
 
+Result<const ModelShape*> find_shape(const std::string& name, const char* option) {
+  if (const ModelShape* const shape = find_preset(name)) return shape;
+  return Error::invalid_argument("find_shape")
+      .object(option)
+      .reason("the shapes of the model's blocks are not known")
+      .wanted("a preset")
+      .got(name)
+      .advice("penstock estimate --presets lists them");
+}
+
 std::vector<std::string_view> preset_names() {
   std::vector<std::string_view> names;
   for (const ModelShape& shape : table()) {

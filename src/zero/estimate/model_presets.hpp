@@ -1,5 +1,6 @@
 #pragma once
 
+#include <penstock/base/result.hpp>
 #include <penstock/zero/layout/model_layout.hpp>
 
 #include <cstdint>
@@ -33,6 +34,9 @@ struct ModelShape {
 
 /// The preset of that name, in any case; null if there is none.
 [[nodiscard]] const ModelShape* find_preset(std::string_view name);
+
+/// The same for `option`, which needs the shapes of a model. Errors: invalid_argument, naming it.
+[[nodiscard]] Result<const ModelShape*> find_shape(const std::string& name, const char* option);
 
 /// Names and aliases.
 [[nodiscard]] std::vector<std::string_view> preset_names();

@@ -65,7 +65,7 @@ Result<Machine> share_of(const Machine& node, const ModelLayout& model, const sw
   }
   set_use(share.costs, trace,
           {.forward = longest(forward, 1),
-           .backward = longest(forward * (run.recompute ? 3 : 2), 2),
+           .backward = longest(forward * (2 + run.repeated_forward), 2),
            .update = tiles / (node.update / parts)});
   return share;
 }
@@ -89,6 +89,7 @@ std::vector<Alternative> alternatives(const Config& config, const Machine& node,
       {"updates twice as fast", [](Config&, Machine& machine) { machine.update *= 2; }},
       {"25 % more host budget", [=](Config& changed, Machine&) {
          changed.penstock.host_budget = ByteCount(host_budget.value() / 4 * 5);
+         changed.penstock.node_budgets.clear();
        }}};
   if (node.device.link > 0)
     all.push_back({"links twice as fast", [](Config&, Machine& machine) { machine.device.link *= 2; }});

@@ -10,14 +10,14 @@ struct TrainingRun {
   std::uint32_t micro_batches = 1;  ///< of a step
   std::uint64_t tokens = 0;         ///< of a micro-batch of a rank
   DType dtype = DType::bf16;        ///< of parameters and gradients
-  bool recompute = false;           ///< the backward repeats the forward
+  double repeated_forward = 0;      ///< the part of the forward that the backward repeats; 1: all of it
   tiers::DeviceMemory device_memory = tiers::DeviceMemory::separate;
 };
 /// What one rank has of a node that `ranks_per_node` share: of the disk, its endurance and the update, a part; its own
 /// device. Its uses are those of a step of `model` that is in `trace`.
 ///
-/// Of the P parameters, with which each token takes 2 P operations in the forward and 4 P in the backward, or 6 P, a
-/// gather brings those of the other ranks, and the rank's shard is copied from host memory. Whichever takes
+/// Of the P parameters, with which each token takes 2 P operations in the forward, and 4 P and what is repeated of the
+/// forward in the backward, a gather brings those of the other ranks, and the rank's shard is copied from host memory. Whichever takes
 /// longest is what a forward or a backward takes; a backward reduces gradients, too, which is as much.
 ///
 /// Errors: invalid_argument, for rates that the machine does not give, and for no tokens; unsupported, for a trace

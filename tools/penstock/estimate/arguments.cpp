@@ -34,6 +34,17 @@ void add_model_options(CLI::App& command, EstimateOptions& o) {
 }
 
 void add_run_options(CLI::App& command, EstimateOptions& o) {
+  CLI::Option* tokens =
+      command
+          .add_option("--tokens", o.tokens,
+                      "With a preset: tokens of a micro-batch of a rank; print their activations")
+          ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 32))
+          ->type_name("N");
+  command
+      .add_option("--memory-device", o.memory_device,
+                  "With --tokens: memory of a device, such as 80GiB; print which blocks repeat their forward")
+      ->needs(tokens)
+      ->type_name("BYTES");
   command.add_option("--gpus", o.gpus_per_node, "GPUs per node, one rank each")
       ->check(CLI::Range(1u, 65535u))
       ->capture_default_str();
@@ -156,12 +167,15 @@ void check_estimate_options(const CLI::App& command, const EstimateOptions& opti
   if (by_layout) refuse(command, {"--params", "--largest-layer"}, "--model");
   if (by_sizes) {
     refuse(command,
-           {"--path", "--device-memory", "--drive-endurance", "--budget-host", "--budget-device", "--lossy"},
+           {"--path", "--device-memory", "--drive-endurance", "--budget-host", "--budget-device", "--lossy",
+            "--tokens"},
            "--params: it needs --model");
   }
   if (options.format == "deepspeed") {
-    refuse(command, {"--drive-endurance", "--budget-host", "--budget-device"}, "--format deepspeed");
+    refuse(command, {"--drive-endurance", "--budget-host", "--budget-device", "--tokens"},
+           "--format deepspeed");
   }
+  if (options.searches()) refuse(command, {"--tokens"}, "a budget");
   if (options.lossy && !options.searches())
     throw CLI::RequiresError("--lossy", "--budget-host or --budget-device");
   const bool needs_layer = by_sizes && (options.format == "penstock" || options.stage == 3);

@@ -18,6 +18,9 @@ struct EstimateOptions {
   std::string params, largest_layer;
   std::optional<std::string> model;
   bool presets = false;
+  // Its activations.
+  std::uint64_t tokens = 0;                  ///< of a micro-batch of a rank; 0: not given
+  std::optional<std::string> memory_device;  ///< of a device, for all that is on it
   // The run.
   std::uint32_t gpus_per_node = 1, nodes = 1, micro_batches = 1;
   std::optional<std::string> config;

@@ -12,6 +12,23 @@ namespace {
 using zero::estimate::NamedModel;
 using zero::estimate::PlanEstimate;
 
+/// Errors: invalid_argument, for a model whose shapes are not known; budget_too_small, of plan_recomputation().
+Result<ModelReport::Activations> activations_of(const EstimateOptions& options, const ModelReport& report) {
+  constexpr const char* operation = "penstock estimate";
+  PENSTOCK_TRY_ASSIGN(const auto* const shape, zero::estimate::find_shape(*options.model, "--tokens"));
+  ModelReport::Activations activations{
+      .tokens = options.tokens,
+      .blocks = shape->layers,
+      .sizes = zero::estimate::activations_of(*shape, report.config.dtype, options.tokens)};
+  if (!options.memory_device) return activations;
+  PENSTOCK_TRY_ASSIGN(const ByteCount memory,
+                      parse_size(operation, "--memory-device", *options.memory_device));
+  PENSTOCK_TRY_ASSIGN(activations.plan,
+                      zero::estimate::plan_recomputation(activations.sizes, shape->layers, memory,
+                                                         report.estimate.per_rank(tiers::Tier::device)));
+  return activations;
+}
+
 /// Everything that is printed.
 Result<ModelReport> report_of(const EstimateOptions& options, NamedModel model) {
   ModelReport report{.model = std::move(model)};
@@ -22,6 +39,9 @@ Result<ModelReport> report_of(const EstimateOptions& options, NamedModel model) 
                       zero::estimate::estimate_plan(report.config, report.model.layout, run_of(options)));
   PENSTOCK_TRY_ASSIGN(report.deepspeed,
                       zero::estimate::compare_deepspeed(report.config, report.model, run_of(options)));
+  if (options.tokens > 0) {
+    PENSTOCK_TRY_ASSIGN(report.activations, activations_of(options, report));
+  }
   report.knobs = zero::estimate::next_knobs(report.config, report.model.layout, report.estimate);
   if (options.drive_endurance) {
     PENSTOCK_TRY_ASSIGN(const double given, parse_endurance(*options.drive_endurance));

@@ -101,6 +101,41 @@ void print_limit(const ModelReport& report) {
                to_string(knob.moved));
 }
 
+void print_activations(const ModelReport& report) {
+  if (!report.activations)
+    return fmt::print(
+        "activations and the trainer's own memory are not counted; --tokens adds activations\n");
+  const auto& [tokens, blocks, sizes, plan] = *report.activations;
+  fmt::print("\nactivations of {} tokens: each of {} blocks {}, or its input, {}; the head {}\n",
+             to_string(ElementCount(tokens)), blocks, to_string(sizes.block), to_string(sizes.checkpoint),
+             to_string(sizes.head));
+  if (plan) {
+    fmt::print(
+        "of {} that are left of the device's memory they take {}: the last {} blocks keep theirs, {}\n",
+        to_string(plan->room), to_string(plan->peak), plan->kept,
+        plan->kept == blocks ? "and no forward is repeated"
+                             : fmt::format("the first {} repeat their forward, {:.1f} % more arithmetic",
+                                           blocks - plan->kept, 100 * plan->repeated() / 3));
+  }
+  fmt::print("the trainer's own memory is not counted\n");
+}
+
+Json::Value activations_json(const ModelReport::Activations& activations) {
+  const auto& [tokens, blocks, sizes, plan] = activations;
+  Json::Value json;
+  json["tokens"] = Json::UInt64(tokens);
+  json["blocks"] = Json::UInt64(blocks);
+  json["block_bytes"] = json_number(sizes.block);
+  json["checkpoint_bytes"] = json_number(sizes.checkpoint);
+  json["head_bytes"] = json_number(sizes.head);
+  if (!plan) return json;
+  json["kept_blocks"] = Json::UInt64(plan->kept);
+  json["room_bytes"] = json_number(plan->room);
+  json["peak_bytes"] = json_number(plan->peak);
+  json["repeated_forward"] = plan->repeated();
+  return json;
+}
+
 Json::Value placement_json(const PlanEstimate& estimate) {
   Json::Value rows(Json::arrayValue);
   for (const auto& kind : zero::estimate::placement_of(estimate.plan)) {
@@ -243,7 +278,7 @@ void print_report(const ModelReport& report) {
   print_paths(report);
   print_locked(report.estimate);
   print_deepspeed_rows(report);
-  fmt::print("activations and the trainer's own memory are not counted\n");
+  print_activations(report);
 }
 
 Json::Value to_json(const ModelReport& report) {
@@ -257,6 +292,7 @@ Json::Value to_json(const ModelReport& report) {
   json["ranks_per_node"] = estimate.run.ranks_per_node;
   json["nodes"] = estimate.run.nodes;
   json["lines"] = lines_of(estimate);
+  if (report.activations) json["activations"] = activations_json(*report.activations);
   for (const Tier tier : all_tiers) {
     const std::string name(to_string(tier));
     json["per_rank_bytes"][name] = json_number(estimate.per_rank(tier));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "estimate/arguments.hpp"
+#include "zero/estimate/activations.hpp"
 #include "zero/estimate/placement.hpp"
 
 #include <optional>
@@ -16,6 +17,13 @@ struct ModelReport {
   zero::estimate::DeepSpeedComparison deepspeed;
   std::vector<double> endurance_bytes = {};      ///< of each drive; empty: not known
   std::vector<zero::estimate::Knob> knobs = {};  ///< that move less over the drives
+  /// Of so many tokens.
+  struct Activations {
+    std::uint64_t tokens = 0, blocks = 0;
+    zero::estimate::ActivationSizes sizes;
+    std::optional<zero::estimate::Recomputation> plan = {};  ///< if the memory of the device is known
+  };
+  std::optional<Activations> activations = {};
 };
 
 /// Prints the table to standard output.

@@ -1,5 +1,7 @@
 #include "command.hpp"
+#include "zero/estimate/activations.hpp"
 #include "zero/estimate/named_model.hpp"
+#include "zero/estimate/plan_estimate.hpp"
 #include "zero/simulate/model_simulation.hpp"
 
 #include <penstock/zero/config/config_file.hpp>
@@ -36,6 +38,7 @@ struct SimulateOptions {
   std::uint32_t gpus = 1, nodes = 1;
   std::uint64_t tokens = 0;
   bool recompute = false;
+  std::string memory_device;
   std::string device_memory = "separate";
   std::uint32_t steps = 4, dropped_ahead = 4;
   bool as_json = false;
@@ -176,6 +179,24 @@ Result<Case> case_of_trace(const SimulateOptions& options) {
   return simulated;
 }
 
+/// Errors: invalid_argument, for a model that is no preset; those of the plans.
+Result<zero::estimate::Recomputation> recomputation_of(const SimulateOptions& options,
+                                                       const zero::Config& config,
+                                                       const zero::estimate::NamedModel& model,
+                                                       const zero::simulate::TrainingRun& run) {
+  PENSTOCK_TRY_ASSIGN(const auto* const shape, zero::estimate::find_shape(options.model, "--memory-device"));
+  PENSTOCK_TRY_ASSIGN(const ByteCount memory,
+                      parse_size(operation, "--memory-device", options.memory_device));
+  PENSTOCK_TRY_ASSIGN(
+      const auto estimate,
+      zero::estimate::estimate_plan(
+          config, model.layout,
+          {.ranks_per_node = options.gpus, .nodes = options.nodes, .device_memory = run.device_memory}));
+  return zero::estimate::plan_recomputation(
+      zero::estimate::activations_of(*shape, config.dtype, options.tokens), shape->layers, memory,
+      estimate.per_rank(tiers::Tier::device));
+}
+
 /// One rank of a model's training; all ranks do the same.
 Result<Case> case_of_model(const SimulateOptions& options) {
   const std::uint32_t ranks = options.gpus * options.nodes;
@@ -189,18 +210,26 @@ Result<Case> case_of_model(const SimulateOptions& options) {
   if (!options.host_budget.empty()) {
     PENSTOCK_TRY_ASSIGN(config.penstock.host_budget,
                         parse_size(operation, "--host-budget", options.host_budget));
+    config.penstock.node_budgets.clear();
   }
-  const zero::simulate::TrainingRun run{.ranks = ranks,
-                                        .ranks_per_node = options.gpus,
-                                        .micro_batches = config.gradient_accumulation_steps,
-                                        .tokens = options.tokens,
-                                        .dtype = config.dtype,
-                                        .recompute = options.recompute,
-                                        .device_memory = options.device_memory == "host"
-                                                             ? tiers::DeviceMemory::host
-                                                             : tiers::DeviceMemory::separate};
+  zero::simulate::TrainingRun run{.ranks = ranks,
+                                  .ranks_per_node = options.gpus,
+                                  .micro_batches = config.gradient_accumulation_steps,
+                                  .tokens = options.tokens,
+                                  .dtype = config.dtype,
+                                  .repeated_forward = options.recompute ? 1.0 : 0.0,
+                                  .device_memory = options.device_memory == "host"
+                                                       ? tiers::DeviceMemory::host
+                                                       : tiers::DeviceMemory::separate};
+  std::string title = fmt::format("{}, one of {} ranks", model.name, ranks);
+  if (!options.memory_device.empty()) {
+    PENSTOCK_TRY_ASSIGN(const auto planned, recomputation_of(options, config, model, run));
+    run.repeated_forward = planned.repeated();
+    title +=
+        fmt::format(", {} of {} blocks repeat their forward", planned.blocks - planned.kept, planned.blocks);
+  }
   PENSTOCK_TRY_ASSIGN(auto simulated, simulate_model(config, model.layout, node, run, options.steps));
-  return Case{.title = fmt::format("{}, one of {} ranks", model.name, ranks),
+  return Case{.title = std::move(title),
               .trace = std::move(simulated.step.trace),
               .machine = simulated.share,
               .settings = simulated.step.options,
@@ -252,8 +281,15 @@ void add_simulate_command(CLI::App& app, ExitStatus& status) {
       ->needs(model)
       ->check(CLI::Range(1u, 65535u))
       ->capture_default_str();
-  command->add_flag("--recompute", options->recompute, "Of the model: the backward repeats the forward")
-      ->needs(model);
+  CLI::Option* const recompute =
+      command->add_flag("--recompute", options->recompute, "Of the model: the backward repeats the forward")
+          ->needs(model);
+  command
+      ->add_option("--memory-device", options->memory_device,
+                   "Of a preset: memory of a device; as many blocks repeat their forward as must")
+      ->type_name("SIZE")
+      ->needs(model)
+      ->excludes(recompute);
   command
       ->add_option("--device-memory", options->device_memory,
                    "Of the model: separate, as of a GPU, or host, for a run on the CPU")

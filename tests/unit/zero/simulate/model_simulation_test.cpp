@@ -88,7 +88,7 @@ TEST(PlannedStep, TakesWhatTheMachineNeeds) {
   node.device = {.flops = operations};
   EXPECT_NEAR(phases().first, 3, 1e-9);
   EXPECT_NEAR(phases().second, 12 * mib / 2 / 0.5e9, 1e-4);  // fp32 states of half of the parameters
-  run.recompute = true;
+  run.repeated_forward = 1;
   EXPECT_NEAR(phases().first, 4, 1e-9);
   node.device.link = mib / 4;
   EXPECT_NEAR(phases().first, 4 + 8, 1e-9);  // the backward reduces gradients too
