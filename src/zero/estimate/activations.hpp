@@ -33,8 +33,8 @@ struct Recomputation {
   /// The part of the blocks' forwards that is repeated.
   [[nodiscard]] double repeated() const;
 };
-/// Keeps the activations of as many blocks as fit into what `taken` bytes leave of a device's `memory`. With n blocks, A
-/// and C bytes for what a block keeps and for its input, and L for the head, k kept ones take at most
+/// Keeps the activations of as many blocks as fit into what `taken` bytes leave of a device's `memory`. With n blocks,
+/// A and C bytes for what a block keeps and for its input, and L for the head, k kept ones take at most
 /// max(k A + (n - k) C + L, (n - k) C + A) bytes: at the end of the forward, and when the first forward is repeated.
 ///
 /// Errors: budget_too_small, if not even the inputs of all blocks and the activations of one fit.

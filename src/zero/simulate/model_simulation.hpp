@@ -17,8 +17,8 @@ struct TrainingRun {
 /// device. Its uses are those of a step of `model` that is in `trace`.
 ///
 /// Of the P parameters, with which each token takes 2 P operations in the forward, and 4 P and what is repeated of the
-/// forward in the backward, a gather brings those of the other ranks, and the rank's shard is copied from host memory. Whichever takes
-/// longest is what a forward or a backward takes; a backward reduces gradients, too, which is as much.
+/// forward in the backward, a gather brings those of the other ranks, and the rank's shard is copied from host memory.
+/// Whichever takes longest is what a forward or a backward takes; a backward reduces gradients, too, which is as much.
 ///
 /// Errors: invalid_argument, for rates that the machine does not give, and for no tokens; unsupported, for a trace
 /// without uses of shards and gradients, as of a rank that has both on its device.
