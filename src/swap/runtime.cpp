@@ -280,9 +280,11 @@ void Runtime::wait_for_stores(std::size_t count) {
 }
 
 Result<void> Runtime::flush() {
-  state_->change([this] { state_->residency.queue_stores_of_homes(); });
-  return RuntimeInternals(*this).wait_until([this] { return state_->residency.all_stored(); },
-                                            StallCause::stores);
+  std::vector<TensorId> homes;
+  state_->change([&] { homes = state_->residency.changed_homes(); });
+  const RuntimeInternals internals(*this);
+  internals.begin_stores(homes);
+  return internals.end_stores(homes);
 }
 
 Result<void> Runtime::pin_extent(TensorId tensor, std::uint64_t generation) {

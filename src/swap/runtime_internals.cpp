@@ -68,21 +68,32 @@ Result<void> RuntimeInternals::finish_stores() const {
   return wait_until([this] { return state_.residency.all_stored(); }, StallCause::stores);
 }
 
-std::map<tiers::Purpose, ByteCount> RuntimeInternals::begin_stores_of_homes() const {
+std::map<tiers::Purpose, ByteCount> RuntimeInternals::begin_stores(std::span<const TensorId> tensors) const {
   std::map<tiers::Purpose, ByteCount> bytes;
-  state_.change([&] { bytes = state_.residency.queue_stores_of_homes(); });
+  state_.change([&] {
+    for (const TensorId tensor : tensors) {
+      if (!state_.store.contains(tensor) || !state_.residency.ask_store(tensor)) continue;
+      const auto& description = state_.store.description(tensor);
+      bytes[description.purpose] += description.extent->length;
+    }
+  });
   return bytes;
 }
 
-/// Four stores at a time keep a disk busy; each computes its checksums before it writes.
-Result<void> RuntimeInternals::store(std::span<const TensorId> tensors) const {
-  constexpr std::size_t at_a_time = 4;
-  for (const TensorId tensor : tensors) {
-    state_.change([&] {
-      if (state_.store.contains(tensor)) state_.residency.queue_store(tensor);
-    });
-    wait_ignoring_stores([&] { return state_.residency.stores_pending() < at_a_time; }, StallCause::stores);
-  }
+Result<void> RuntimeInternals::end_stores(std::span<const TensorId> tensors) const {
+  std::optional<Error> failed;
+  const auto ended = [&] {
+    if (std::any_of(tensors.begin(), tensors.end(),
+                    [this](TensorId tensor) { return state_.residency.is_asked(tensor); }))
+      return false;
+    for (const TensorId tensor : tensors) {
+      auto error = state_.residency.take_asked_error(tensor);
+      if (!failed) failed = std::move(error);
+    }
+    return true;
+  };
+  wait_ignoring_stores(ended, StallCause::stores);
+  if (failed) return *std::move(failed);
   return finish_stores();
 }
 
@@ -92,15 +103,21 @@ RuntimeInternals::Vacated RuntimeInternals::vacate(std::span<const TensorId> ten
     for (const TensorId tensor : tensors) {
       auto range = state_.residency.vacate(tensor);
       if (!range) continue;
+      vacated.tensors.push_back(tensor);
       vacated.ranges.push_back(state_.arena.bytes().subspan(ByteCount(range->offset()), range->size()));
       vacated.reservations.push_back(*std::move(range));
     }
+    state_.vacated_count += vacated.tensors.size();
   });
   return vacated;
 }
 
 void RuntimeInternals::reuse(Vacated vacated) const {
-  state_.change([&] { vacated = {}; });
+  state_.change([&] {
+    for (const TensorId tensor : vacated.tensors) state_.residency.end_vacancy(tensor);
+    state_.vacated_count -= vacated.tensors.size();
+    vacated = {};
+  });
 }
 
 bool RuntimeInternals::memory_is_limited() const {

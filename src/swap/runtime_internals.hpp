@@ -53,17 +53,22 @@ class RuntimeInternals {
   [[nodiscard]] std::size_t stores_pending() const;
   /// Blocks until write-behinds are stored: Runtime::flush(), but for what has its home in memory. Errors: the same.
   Result<void> finish_stores() const;
-  /// Begins to store what has its home in memory and has changed since it was stored. Returns its bytes.
-  std::map<tiers::Purpose, ByteCount> begin_stores_of_homes() const;
-  /// Stores those of `tensors`, which have places on disk, that have changed since they were stored. Blocks. Errors:
-  /// those of Runtime::flush().
-  Result<void> store(std::span<const tiers::TensorId> tensors) const;
+  /// Begins to store those of `tensors`, which have places on disk, that have changed since they were stored. Returns
+  /// their bytes.
+  std::map<tiers::Purpose, ByteCount> begin_stores(std::span<const tiers::TensorId> tensors) const;
+  /// Blocks until these have ended, and write-behinds too.
+  ///
+  /// Errors: the first one of `tensors`, which stay in memory; of those at home no other call returns it. Else those of
+  /// finish_stores().
+  Result<void> end_stores(std::span<const tiers::TensorId> tensors) const;
   /// Ranges of the memory that no tensor uses.
   struct Vacated {
+    std::vector<tiers::TensorId> tensors;
     std::vector<tiers::Reservation> reservations;
     std::vector<HostSpan> ranges;
   };
-  /// Drops the copies of `tensors` that are stored and not leased. Their ranges stay reserved until reuse().
+  /// Drops the copies of `tensors` that are stored and not leased. Until reuse() their ranges stay reserved, they are
+  /// not loaded ahead, and Runtime::limit_memory() is refused.
   [[nodiscard]] Vacated vacate(std::span<const tiers::TensorId> tensors) const;
   void reuse(Vacated vacated) const;
   /// Whether Runtime::limit_memory() limits it, so that some tensors do not have their home there.

@@ -108,6 +108,11 @@ Result<ByteCount> Runtime::limit_memory(ByteCount most) {
   }
   const auto check = [&]() -> Result<void> {
     PENSTOCK_TRY(s.check_not_parked(operation));
+    if (s.vacated_count > 0) {
+      return Error(ErrorCode::failed_state, operation)
+          .reason("an engine of the runtime has parked what has its home in the memory")
+          .advice("call unpark() of that engine first");
+    }
     return check_limit(least_of(s), end);
   };
   {

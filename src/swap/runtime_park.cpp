@@ -62,7 +62,8 @@ Result<ByteCount> Runtime::park() {
   std::vector<tiers::TensorId> dirty;
   state_->change([&] { dirty = state_->residency.dirty(); });
   // A lease of all memory would store one tensor at a time.
-  const auto stored = RuntimeInternals(*this).store(dirty);
+  RuntimeInternals(*this).begin_stores(dirty);
+  const auto stored = RuntimeInternals(*this).end_stores(dirty);
   auto held = stored ? hold_all_memory() : stored.error();
   const std::lock_guard lock(state_->mutex);
   state_->park_state = held ? ParkState::parked : ParkState::in_use;

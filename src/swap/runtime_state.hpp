@@ -107,6 +107,7 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   std::vector<OwnedLease> owned;  // leases that acquire() returned
   std::vector<RuntimeUse> users;
   ByteCount staging_least;                       // beside what stays in memory, with which they make progress
+  std::size_t vacated_count = 0;                 // tensors whose ranges are vacated
   ByteCount memory_limit = options.host_budget;  // of limit_memory(), or more than the budget
   std::mutex limit_mutex;                        // one limit_memory() at a time; taken before the others
   std::mutex memory_mutex;      // held during calls of a device and while pages are given or taken back

@@ -134,11 +134,7 @@ Result<std::filesystem::path> Rank::State::file_of_rank(std::filesystem::path fi
   std::error_code error;
   file = std::filesystem::absolute(file, error);
   if (error) return Error::from_errno("Rank::create", error.value()).object(file.string());
-  if (options.identity.ranks == 1) return file;
-  const std::filesystem::path extension = file.extension();
-  return file.replace_extension()
-      .concat(".rank" + std::to_string(options.identity.rank))
-      .concat(extension.native());
+  return name_of_rank(std::move(file), options.identity.rank, options.identity.ranks);
 }
 
 Result<void> Rank::State::make_monitor() {
@@ -147,16 +143,7 @@ Result<void> Rank::State::make_monitor() {
   PENSTOCK_TRY_ASSIGN(report_file, file_of_rank(penstock.report_file));
   PENSTOCK_TRY_ASSIGN(timeline_file, file_of_rank(penstock.timeline_file));
   if (report_file.empty()) return ok();
-  std::error_code unknown;
-  const auto one_name = [&](const std::filesystem::path& file) {
-    return std::filesystem::weakly_canonical(file, unknown);
-  };
-  if (one_name(report_file) == one_name(timeline_file)) {
-    return Error::invalid_config("Rank::create")
-        .object("penstock.timeline_file")
-        .wanted("another file than that of penstock.report_file")
-        .got(timeline_file.string());
-  }
+  PENSTOCK_TRY(check_different(report_file, timeline_file));
   if (auto may_write = check_report_file(report_file); !may_write)
     return std::move(may_write).error().note("it is penstock.report_file");
   return ok();

@@ -112,6 +112,36 @@ TEST(EngineCommitBehind, StoresWhatHasItsHomeInMemoryWhileTheNextStepGoesOn) {
   EXPECT_EQ(again.engine().digest().value(), expected);
 }
 
+TEST(EngineCommitBehind, LeavesTheRunAsItIsWhereAHomeCannotBeStored) {
+  const ScratchDirectory scratch;
+  Config config = durable_config(scratch.path(), OffloadDevice::nvme);
+  config.penstock.host_budget = 64_MiB;
+  tiers::FaultEngine* faults = nullptr;
+  const OneRank run =
+      OneRank::create(config, two_units(), with_faults(/*of_swap_files=*/true, faults)).value();
+  run.initialize();
+  run.train();
+  run.engine().finish_update().value();
+  constexpr std::uint64_t failing = 12;
+  faults->add(tiers::Fault::fail(tiers::IoOperation::write, 0, ENODEV, failing));
+
+  run.engine().begin_commit().value();
+  run.train();
+  const auto failed = run.engine().finish_commit();
+
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code(), ErrorCode::io) << failed.error().message();
+  for (int step = 0; step < 3; ++step) run.train();
+  EXPECT_EQ(run.engine().status(), Engine::Status::ready);
+  bool is_committed = false;
+  for (std::uint64_t attempt = 0; attempt < failing && !is_committed; ++attempt) {
+    const auto again = run.engine().commit();
+    is_committed = again.has_value();
+    run.train();
+  }
+  EXPECT_TRUE(is_committed);
+}
+
 /// What a run has, or a commit of it.
 struct Committed {
   std::uint64_t step;

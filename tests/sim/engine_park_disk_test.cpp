@@ -140,6 +140,12 @@ TEST(EngineParkOnDisk, GivesTheMachineItsPagesBack) {
       EXPECT_LE(out[Tier::host].taken, 64_MiB);
       EXPECT_EQ(ledger.line(Tier::nvme, tiers::Purpose::parked).held, out[Tier::nvme].taken);
       EXPECT_EQ(rank.engine().digest().error().code(), ErrorCode::failed_state);
+      swap::Runtime& runtime = rank.rank().runtime();
+      if (!plan.homes().is_zero()) {
+        const auto limited = runtime.limit_memory(host.size());
+        ASSERT_FALSE(limited);
+        EXPECT_EQ(limited.error().code(), ErrorCode::failed_state);
+      }
       const ParkReport back = rank.engine().unpark().value();
       EXPECT_EQ(back[Tier::host].taken, out[Tier::host].given_back);
       EXPECT_EQ(resident(host), host.size());

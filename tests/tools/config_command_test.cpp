@@ -306,6 +306,9 @@ TEST(ConfigCheck, NamesFilesThatARunCouldNotWriteOnlyOnTheMachineThatNeedsThem) 
     const auto here = check(block, true);
     EXPECT_EQ(here.status, 0) << here.err;
   }
+  const std::string same =
+      R"("penstock": {"report_file": ")" + in + R"(/a", "timeline_file": ")" + in + R"(/./a"})";
+  EXPECT_NE(check(same, true).status, 0);
   EXPECT_FALSE(std::filesystem::exists(scratch.path() / "report.json"));
   EXPECT_FALSE(std::filesystem::exists(scratch.path() / "made"));
 }

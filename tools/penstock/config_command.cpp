@@ -34,32 +34,47 @@ Result<void> check_durable(const zero::Config& config) {
   return ok();
 }
 
-/// Whether a monitor can make `directory`: the part of the name that is there is a directory to which this process may
-/// write.
-Result<void> check_monitor(const zero::MonitorConfig& monitor, const char* key) {
-  if (!monitor.enabled) return ok();
+/// Whether this process may write to `file`, or make it: the part of the name that is there is looked at.
+Result<void> check_writable(const std::filesystem::path& file, bool is_directory, const char* key) {
   std::error_code error;
-  std::filesystem::path there =
-      std::filesystem::absolute(std::filesystem::path(monitor.output_path) / monitor.job_name, error);
-  while (there.has_relative_path() && !std::filesystem::exists(there, error)) there = there.parent_path();
+  std::filesystem::path there = std::filesystem::absolute(file, error);
+  const bool exists = std::filesystem::exists(there, error);
+  // Missing directories are made, but not those of a file.
+  if (!exists) there = there.parent_path();
+  while (is_directory && there.has_relative_path() && !std::filesystem::exists(there, error))
+    there = there.parent_path();
   const auto refused = [&](Error cause) { return std::move(cause).object(there.string()).where(key); };
-  if (!std::filesystem::is_directory(there, error))
-    return refused(Error::invalid_config("config check").wanted("a directory").got("something else"));
-  if (::access(there.c_str(), W_OK | X_OK) != 0) return refused(Error::from_errno("config check", errno));
-  return ok();
+  const bool wants_directory = is_directory || !exists;
+  if (std::filesystem::exists(there, error) &&
+      std::filesystem::is_directory(there, error) != wants_directory) {
+    return refused(Error::invalid_config("config check")
+                       .wanted(wants_directory ? "a directory" : "a file")
+                       .got(wants_directory ? "something else" : "a directory"));
+  }
+  if (::access(there.c_str(), wants_directory ? W_OK | X_OK : W_OK) == 0) return ok();
+  return refused(Error::from_errno("config check", errno));
 }
 
-/// What a run refuses of the files that it would write: reports, the timeline, and those of monitors.
-Result<void> check_reports(const zero::Config& config) {
-  const auto check_file = [](const std::filesystem::path& file, const char* key) -> Result<void> {
-    if (file.empty()) return ok();
-    auto may_write = zero::check_report_file(file);
-    return may_write ? ok() : Result<void>(std::move(may_write).error().where(key));
+/// What a run of so many ranks refuses of the files that it would write: reports, the timeline, and those of monitors.
+Result<void> check_reports(const zero::Config& config, std::uint32_t ranks) {
+  const std::filesystem::path &report = config.penstock.report_file,
+                              &timeline = config.penstock.timeline_file;
+  PENSTOCK_TRY(zero::check_different(report, timeline));
+  const auto of_first = [ranks](const std::filesystem::path& file) {
+    return zero::name_of_rank(file, 0, ranks);
   };
-  PENSTOCK_TRY(check_file(config.penstock.report_file, "penstock.report_file"));
-  PENSTOCK_TRY(check_file(config.penstock.timeline_file, "penstock.timeline_file"));
-  PENSTOCK_TRY(check_monitor(config.csv_monitor, "csv_monitor.output_path"));
-  return check_monitor(config.tensorboard, "tensorboard.output_path");
+  if (!report.empty()) {
+    if (auto may_write = zero::check_report_file(of_first(report)); !may_write)
+      return std::move(may_write).error().where("penstock.report_file");
+  }
+  if (!timeline.empty()) PENSTOCK_TRY(check_writable(of_first(timeline), false, "penstock.timeline_file"));
+  for (const auto& [monitor, key] : {std::pair(&config.csv_monitor, "csv_monitor.output_path"),
+                                     {&config.tensorboard, "tensorboard.output_path"}}) {
+    if (!monitor->enabled) continue;
+    const auto directory = std::filesystem::path(monitor->output_path) / monitor->job_name;
+    PENSTOCK_TRY(check_writable(directory, true, key));
+  }
+  return ok();
 }
 
 void print_with_origins(const zero::ConfigFile& file) {
@@ -139,7 +154,7 @@ ExitStatus check(const CheckOptions& options) {
 
   auto usable = file->config.check_paths();
   if (usable) usable = check_durable(file->config);
-  if (usable) usable = check_reports(file->config);
+  if (usable) usable = check_reports(file->config, options.reading.world_size);
   if (!usable && options.here) return fail(usable.error());
   if (!usable) fmt::print(stderr, "note: {}\n", usable.error().message());
   options.as_json ? print_with_origins(*file) : print_commented(*file);

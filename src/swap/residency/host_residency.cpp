@@ -58,6 +58,10 @@ void HostResidency::forget(TensorId tensor) {
   std::erase(to_store_, tensor);
   evacuation_.forget(tensor);
   std::erase(failed_stores_, tensor);
+  std::erase(asked_queue_, tensor);
+  asked_.erase(tensor);
+  asked_errors_.erase(tensor);
+  vacated_.erase(tensor);
   load_errors_.erase(tensor);
   unreadable_.erase(tensor);
   prefetched_.erase(tensor);
@@ -166,6 +170,8 @@ void HostResidency::after_lease(TensorId tensor) {
   const tiers::HostCopy& copy = store_.copy(tensor);
   if (copy.leased()) return;
   if (description.transient) return discard(tensor);
+  if (copy.state == CopyState::dirty && has_home(tensor) && evacuation_.on_retired_path(tensor))
+    queue_store(tensor);  // nothing else does
   if (copy.state == CopyState::clean) move_off_retired_path(tensor);
   if (!keeps(tensor) && description.extent && copy.state == CopyState::clean) return drop(tensor);
   update_policies(tensor);
@@ -173,6 +179,7 @@ void HostResidency::after_lease(TensorId tensor) {
 
 /// Whether a clean copy without a lease stays in memory while there is room.
 bool HostResidency::keeps(TensorId tensor) const {
+  if (is_beyond_limit(tensor)) return false;
   if (has_home(tensor)) return true;
   if (!store_.description(tensor).retain) return false;
   return !reuse_distance_ || pending_uses_[slot_of(tensor)] > 0 || reuse_distance_->keeps(next_uses_, tensor);
@@ -185,6 +192,8 @@ void HostResidency::discard(TensorId tensor) {
     return;
   }
   store_.discard(tensor);
+  asked_.erase(tensor);
+  asked_storing_.erase(tensor);
   if (state != CopyState::absent) effects_.drop(tensor);
   evacuation_.end(tensor);
   update_policies(tensor);
@@ -293,7 +302,13 @@ void HostResidency::start_prefetches() {
   }
 }
 
-/// Homes are what gives way to a limit of the memory: the rest of it stays as large as it was.
+bool HostResidency::is_beyond_limit(TensorId tensor) const {
+  const tiers::Reservation& range = store_.copy(tensor).reservation;
+  return limit_ && range.held() && range.offset() + padded_size(tensor).value() > limit_->value();
+}
+
+/// Homes are what gives way to a limit of the memory: the rest of it stays as large as it was. Those beyond it lose
+/// theirs until they have left.
 void HostResidency::assign_homes() {
   ByteCount room = homes_;
   if (limit_) room -= std::min(room, budget_.size() - *limit_);
@@ -301,15 +316,14 @@ void HostResidency::assign_homes() {
     const auto& description = store_.description(tensor);
     if (!may_have_home(description)) continue;
     const ByteCount size = description.extent->length;
-    const bool fits = size <= room;
-    room -= fits ? size : room;
+    const bool beyond = is_beyond_limit(tensor), fits = !beyond && size <= room;
+    if (!beyond) room -= fits ? size : room;
     if (fits == has_home(tensor)) continue;
     has_home_[slot_of(tensor)] = fits;
     const CopyState state = store_.copy(tensor).state;
-    if (state == CopyState::dirty && is_stored_behind(tensor)) {
-      queue_store(tensor);
-      ledger_.predict_traffic(description.purpose, {}, size);
-    }
+    if (state == CopyState::dirty && is_stored_behind(tensor)) queue_store(tensor);
+    // One that loses its home is stored now, and read and stored once more by an update that has begun.
+    if (!fits) ledger_.predict_traffic(description.purpose, size, size * 2);
     if (fits && state == CopyState::absent && store_.stored(tensor))
       ledger_.predict_traffic(description.purpose, size, {});
     update_policies(tensor);
@@ -319,15 +333,13 @@ void HostResidency::assign_homes() {
 void HostResidency::limit_memory(ByteCount end) {
   budget_.limit(end);
   limit_ = end < budget_.size() ? std::optional(end) : std::nullopt;
-  assign_homes();
   for (const TensorId tensor : store_.tensors()) {
     const tiers::HostCopy& copy = store_.copy(tensor);
-    const tiers::Reservation& range = copy.reservation;
-    const bool is_beyond = range.held() && range.offset() + padded_size(tensor).value() > end.value();
-    if (!is_beyond || copy.leased() || !store_.description(tensor).extent) continue;
+    if (!is_beyond_limit(tensor) || copy.leased() || !store_.description(tensor).extent) continue;
     if (copy.state == CopyState::clean) drop(tensor);
     if (copy.state == CopyState::dirty) queue_store(tensor);
   }
+  assign_homes();
 }
 
 std::optional<tiers::Reservation> HostResidency::vacate(TensorId tensor) {
@@ -335,10 +347,15 @@ std::optional<tiers::Reservation> HostResidency::vacate(TensorId tensor) {
   if (copy.state != CopyState::clean || copy.leased() || !store_.description(tensor).extent)
     return std::nullopt;
   auto range = store_.vacate(tensor);
+  vacated_.insert(tensor);
   effects_.drop(tensor);
   prefetched_.erase(tensor);
   update_policies(tensor);
   return range;
+}
+
+void HostResidency::end_vacancy(TensorId tensor) {
+  if (vacated_.erase(tensor) > 0) update_policies(tensor);
 }
 
 void HostResidency::drop(TensorId tensor) {
@@ -371,7 +388,8 @@ void HostResidency::update_policies(TensorId tensor) {
       tensor, {.room = padded_size(tensor),
                .payload = description.size,
                .lacks_room = absent && !copy.reservation.held(),
-               .loadable = absent && store_.stored(tensor) && !unreadable_.contains(tensor),
+               .loadable = absent && store_.stored(tensor) && !unreadable_.contains(tensor) &&
+                           !vacated_.contains(tensor),
                .retained = description.retain && !overwritten,
                .evictable = evictable && !prefetched && copy.state == CopyState::clean && !has_home(tensor),
                .awaited = awaited});

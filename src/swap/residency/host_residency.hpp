@@ -120,16 +120,25 @@ class HostResidency {
   [[nodiscard]] std::vector<tiers::TensorId> dirty() const;
   /// Stores it when advance() is called next, if it is dirty and nothing writes to it then.
   void queue_store(tiers::TensorId tensor) { to_store_.push_back(tensor); }
-  /// The same for all tensors with write_behind that have their home in memory. Returns their bytes.
-  std::map<tiers::Purpose, ByteCount> queue_stores_of_homes();
+  /// The same for a caller that waits for it: of the tensors that were asked for, a few are stored at a time, so that
+  /// loads do not wait behind all of them. A failure of one at home is the caller's only: its contents stay in memory,
+  /// and no other call returns it. Returns whether there is anything to store.
+  bool ask_store(tiers::TensorId tensor);
+  /// Whether a store that was asked for has not ended.
+  [[nodiscard]] bool is_asked(tiers::TensorId tensor) const { return asked_.contains(tensor); }
+  [[nodiscard]] std::optional<Error> take_asked_error(tiers::TensorId tensor);
+  /// Dirty tensors with write_behind that have their home in memory: nothing stores them unless it is asked for.
+  [[nodiscard]] std::vector<tiers::TensorId> changed_homes() const;
   /// Drops the copy of the tensor, and returns its range, which stays reserved. Does nothing unless the copy is clean
-  /// and not leased.
+  /// and not leased. Until end_vacancy() the tensor is not loaded ahead.
   [[nodiscard]] std::optional<tiers::Reservation> vacate(tiers::TensorId tensor);
+  void end_vacancy(tiers::TensorId tensor);
 
   /// From now on copies are in the first `end` bytes of the memory. Tensors with home_in_memory lose their home, the
   /// last added first, until what is left of the memory has as much room beside the homes as all of it has. Drops the
-  /// copies beyond that are clean and not leased, and stores those that are dirty; the others are to be found by a
-  /// later call. A tensor that is added later has no home until then. The end of the budget: there is no limit.
+  /// copies beyond that are clean and not leased; the others lose their home too, so that they are stored and leave
+  /// when they are used next, and have it again after a later call. A tensor that is added later has no home until
+  /// then. The end of the budget: there is no limit.
   void limit_memory(ByteCount end);
   [[nodiscard]] bool memory_is_limited() const { return limit_.has_value(); }
 
@@ -189,7 +198,9 @@ class HostResidency {
   void release_generation(std::uint64_t generation);
 
   /// True when all write-behinds are stored.
-  [[nodiscard]] bool all_stored() const { return stores_pending() == 0 && failed_stores_.empty(); }
+  [[nodiscard]] bool all_stored() const {
+    return stores_pending() == 0 && failed_stores_.empty() && asked_.empty();
+  }
   /// Where tensors are stored; a path from which all have moved is not among them.
   [[nodiscard]] std::set<std::uint32_t> paths_with_contents() const;
   /// Stores in flight and queued.
@@ -246,6 +257,7 @@ class HostResidency {
     return description.home_in_memory && description.extent;
   }
   void assign_homes();
+  [[nodiscard]] bool is_beyond_limit(tiers::TensorId tensor) const;
   [[nodiscard]] bool evict_one();
   bool evict(tiers::TensorId victim);
   void drop(tiers::TensorId tensor);
@@ -256,11 +268,12 @@ class HostResidency {
   [[nodiscard]] Result<void> start_store(tiers::TensorId tensor);
   void start_write_behind(tiers::TensorId tensor);
   void start_stores();
+  void start_asked_stores();
   void load_failed(tiers::TensorId tensor, const Error& error);
   bool store_elsewhere(tiers::TensorId tensor, const tiers::Extent& place, const Error& error);
   void relocate(tiers::TensorId tensor, const tiers::Extent& place);
   void release_extent(const tiers::Extent& extent, tiers::Purpose purpose);
-  void fail_store(tiers::TensorId tensor, Error error);
+  void fail_store(tiers::TensorId tensor, Error cause);
   void start_prefetches();
   void evacuate_paths();
   [[nodiscard]] bool start_evacuation(tiers::TensorId tensor);
@@ -296,6 +309,11 @@ class HostResidency {
   std::pmr::set<tiers::TensorId> prefetched_{&nodes_};              // by prefetch(), and not used since
   std::pmr::set<tiers::TensorId> unwanted_{&nodes_};  // discarded after their load or store in flight
   std::vector<tiers::TensorId> failed_stores_;        // stored again after take_store_error()
+  std::pmr::deque<tiers::TensorId> asked_queue_{&nodes_};
+  std::pmr::set<tiers::TensorId> asked_{&nodes_},
+      asked_storing_{&nodes_};  // queued or stored now; of these the latter
+  std::map<tiers::TensorId, Error> asked_errors_;
+  std::set<tiers::TensorId> vacated_;
   std::vector<tiers::Reservation>
       quarantined_;  // loads past their deadline: the kernel may still write there
   struct StoreError {

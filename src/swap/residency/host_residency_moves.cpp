@@ -71,22 +71,50 @@ std::vector<TensorId> HostResidency::dirty() const {
 std::map<std::uint32_t, ByteCount> HostResidency::bytes_to_store() const {
   std::map<std::uint32_t, ByteCount> bytes;
   for (const auto& [tensor, place] : storing_) bytes[place.path] += place.length;
-  for (const TensorId tensor : to_store_) {
+  const auto add = [&](TensorId tensor) {
     const Extent& place = *store_.description(tensor).extent;
     if (store_.copy(tensor).state == CopyState::dirty) bytes[place.path] += place.length;
-  }
+  };
+  for (const TensorId tensor : to_store_) add(tensor);
+  for (const TensorId tensor : asked_queue_) add(tensor);
   return bytes;
 }
 
-std::map<tiers::Purpose, ByteCount> HostResidency::queue_stores_of_homes() {
-  std::map<tiers::Purpose, ByteCount> bytes;
-  for (const TensorId tensor : dirty()) {
-    const auto& description = store_.description(tensor);
-    if (!description.write_behind || !has_home(tensor)) continue;
-    queue_store(tensor);
-    bytes[description.purpose] += description.extent->length;
+std::vector<TensorId> HostResidency::changed_homes() const {
+  std::vector<TensorId> tensors = dirty();
+  std::erase_if(tensors, [this](TensorId tensor) {
+    return !store_.description(tensor).write_behind || !has_home(tensor);
+  });
+  return tensors;
+}
+
+bool HostResidency::ask_store(TensorId tensor) {
+  asked_errors_.erase(tensor);
+  const CopyState state = store_.copy(tensor).state;
+  if (state != CopyState::dirty && state != CopyState::storing) return false;
+  if (asked_.insert(tensor).second) asked_queue_.push_back(tensor);
+  return true;
+}
+
+std::optional<Error> HostResidency::take_asked_error(TensorId tensor) {
+  const auto node = asked_errors_.extract(tensor);
+  return node.empty() ? std::nullopt : std::optional(std::move(node.mapped()));
+}
+
+void HostResidency::start_asked_stores() {
+  constexpr std::size_t at_a_time = 4;  // keep a disk busy; each computes its checksums before it writes
+  while (asked_storing_.size() < at_a_time && !asked_queue_.empty()) {
+    const TensorId tensor = asked_queue_.front();
+    asked_queue_.pop_front();
+    const tiers::HostCopy& copy = store_.copy(tensor);
+    const bool starts = copy.state == CopyState::dirty && !copy.exclusive;
+    if (!starts && copy.state != CopyState::storing) {
+      asked_.erase(tensor);  // stored meanwhile, discarded, or written again
+      continue;
+    }
+    asked_storing_.insert(tensor);
+    if (starts) start_write_behind(tensor);
   }
-  return bytes;
 }
 
 /// Starts the queued stores.
@@ -97,6 +125,7 @@ void HostResidency::start_stores() {
     const tiers::HostCopy& copy = store_.copy(tensor);
     if (copy.state == CopyState::dirty && !copy.exclusive) start_write_behind(tensor);
   }
+  start_asked_stores();
 }
 
 /// Of a dirty copy. That no path has room is an error, which take_store_error() returns.
@@ -114,11 +143,17 @@ Result<void> HostResidency::start_store(TensorId tensor) {
   return ok();
 }
 
-void HostResidency::fail_store(TensorId tensor, Error error) {
+void HostResidency::fail_store(TensorId tensor, Error cause) {
+  Error error = std::move(cause).note("tensor  " + store_.description(tensor).name +
+                                      " stays in memory, not yet stored");
+  asked_storing_.erase(tensor);
+  if (asked_.erase(tensor) > 0 && has_home(tensor)) {
+    asked_errors_.insert_or_assign(tensor, std::move(error));
+    return;
+  }
   failed_stores_.push_back(tensor);
   if (store_error_) return;  // the caller gets the first error
-  store_error_ = {tensor, std::move(error).note("tensor  " + store_.description(tensor).name +
-                                                " stays in memory, not yet stored")};
+  store_error_ = {tensor, std::move(error)};
 }
 
 void HostResidency::finish_store(TensorId tensor, const Result<void>& result) {
@@ -140,6 +175,10 @@ void HostResidency::finish_store(TensorId tensor, const Result<void>& result) {
   update_policies(tensor);
   if (discard_if_unwanted(tensor)) return;
   const tiers::HostCopy& copy = store_.copy(tensor);
+  if (copy.state != CopyState::dirty) {
+    asked_storing_.erase(tensor);
+    asked_.erase(tensor);
+  }
   const bool evacuated = evacuation_.end(tensor);
   if (copy.state == CopyState::dirty) return fail_store(tensor, result.error());
   if (result && !had_failed_store) move_off_retired_path(tensor);

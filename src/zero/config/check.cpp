@@ -251,6 +251,10 @@ void check_budgets(const PenstockConfig& penstock, Violations& violations) {
     violations.push_back({{"penstock.node_budgets", "penstock.host_budget"},
                           "wanted one of both: host_budget is that of all nodes together"});
   }
+  if (penstock.rank_nodes.empty()) {
+    violations.push_back({{"penstock.node_budgets", "penstock.rank_nodes"},
+                          "needs rank_nodes, the node of each rank of the machine"});
+  }
   for (const std::uint32_t node : penstock.rank_nodes) {
     if (node < nodes) continue;
     violations.push_back({{"penstock.node_budgets", "penstock.rank_nodes"},

@@ -57,7 +57,9 @@ constexpr Key keys[] = {
      .read_by = plan},
     {.path = "penstock.node_budgets",
      .kind = numbers,
-     .help = "instead of host_budget: bytes of host memory of the ranks of each NUMA node, by its number",
+     .help =
+         "instead of host_budget, with rank_nodes: bytes of host memory of the ranks of each NUMA node, by "
+         "its number",
      .bytes = "host: so much for the ranks of each node",
      .least = 1,
      .most = 9e18,

@@ -73,14 +73,14 @@ Manifest EngineState::manifest(std::span<const std::byte> client) const {
 
 Result<CommitReport> EngineState::commit(std::span<const std::byte> client) {
   PENSTOCK_TRY(check_commit("Engine::commit", client));
-  wear_.note_commit();
+  wear_.note_other_writes();
   commits_->begin(manifest(client));
   return end_commit();
 }
 
 Result<void> EngineState::begin_commit(std::span<const std::byte> client) {
   PENSTOCK_TRY(check_commit("Engine::begin_commit", client));
-  wear_.note_commit();
+  wear_.note_other_writes();
   commits_->begin(manifest(client));
   start_commit();
   return ok();

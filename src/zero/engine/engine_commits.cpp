@@ -64,6 +64,7 @@ std::uint64_t EngineCommits::pin_of(std::uint64_t generation) const {
 }
 
 Result<void> EngineCommits::open() {
+  find_committed();
   PENSTOCK_TRY_ASSIGN(CommitSearch search,
                       search_commits(context_, creating, directory_.options(), engine_, choose_commit));
   last_ = search.last;
@@ -139,17 +140,15 @@ void EngineCommits::describe(const swap::Runtime& of, tiers::TensorId tensor, st
   manifest.tensors.push_back(std::move(committed));
 }
 
-/// Calls `visit` with each tensor of the engine's runtime that is committed, and returns its first error.
-template <class Visit>
-static Result<void> for_committed(const EngineContext& context, const Visit& visit) {
-  for (const FlatState& flat : context.flats) {
-    if (flat.shard_on_disk && commits_parameters(context.config, *flat.layout))
-      PENSTOCK_TRY(visit(flat.shard));
+void EngineCommits::find_committed() {
+  committed_.clear();
+  for (const FlatState& flat : context_.flats) {
+    if (flat.shard_on_disk && commits_parameters(context_.config, *flat.layout))
+      committed_.push_back(flat.shard);
     for (const TileState& tile : flat.tiles) {
-      if (tile.place != TilePlace::memory) PENSTOCK_TRY(visit(tile.tensor));
+      if (tile.place != TilePlace::memory) committed_.push_back(tile.tensor);
     }
   }
-  return ok();
 }
 
 void EngineCommits::begin(Manifest manifest) {
@@ -175,24 +174,24 @@ void EngineCommits::start(const Result<void>& updated) {
   pending_->report.stall += Clock::steady().now() - began;
 }
 
-/// Begins to store what has its home in memory, which nothing changes before the next update.
+/// Begins to store what is committed and has its home in memory, which nothing changes before the next update.
 void EngineCommits::store_homes() {
-  for (const auto& [purpose, bytes] : context_.internals.begin_stores_of_homes())
+  for (const auto& [purpose, bytes] : context_.internals.begin_stores(committed_))
     context_.runtime.ledger().predict_traffic(purpose, {}, bytes);
 }
 
 /// Keeps the bytes of what is on disk, and adds it to the manifest.
 Result<void> EngineCommits::pin_tensors(Pending& commit) {
-  PENSTOCK_TRY(context_.runtime.flush());
+  PENSTOCK_TRY(context_.internals.end_stores(committed_));
   const std::uint64_t pin = pin_of(commit.manifest.generation);
   for (const swap::PathReport& path : context_.runtime.paths())
     commit.manifest.files.push_back(path.file.name);
-  return for_committed(context_, [&](tiers::TensorId tensor) -> Result<void> {
+  for (const tiers::TensorId tensor : committed_) {
     PENSTOCK_TRY(context_.runtime.pin_extent(tensor, pin));
     describe(context_.runtime, tensor, context_.internals.blocks(tensor).step(), 0, commit.manifest);
     commit.report.kept += commit.manifest.tensors.back().size;
-    return ok();
-  });
+  }
+  return ok();
 }
 
 void EngineCommits::give_up() {

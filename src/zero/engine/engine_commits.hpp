@@ -87,6 +87,7 @@ class EngineCommits {
   [[nodiscard]] std::uint64_t pin_of(std::uint64_t generation) const;
   Result<void> free_others();
   Result<void> open_copies();
+  void find_committed();
   void store_homes();
   Result<void> pin_tensors(Pending& commit);
   Result<void> sync_files(swap::Runtime& runtime, const Manifest& manifest, std::uint32_t first_file) const;
@@ -111,7 +112,8 @@ class EngineCommits {
       superseded_;        // whose manifests may be there: of failed ones, whose bytes stay till then
   bool is_first_ = true;  // since open(), or what follows the first has failed
   std::vector<std::string> notes_;
-  std::unique_ptr<CommitCopies> copies_;  // null if nothing is in memory only
+  std::unique_ptr<CommitCopies> copies_;    // null if nothing is in memory only
+  std::vector<tiers::TensorId> committed_;  // of the engine's runtime
   std::optional<Pending> pending_;
 };
 

@@ -169,7 +169,10 @@ Result<void> EngineState::store_homes(ParkKinds kinds) {
   };
   predict(ParkKinds::parameters, tiers::Purpose::parameter_shard, options_.plan.home_shards);
   predict(ParkKinds::optimizer, tiers::Purpose::optimizer_tile, options_.plan.home_tiles);
-  return context_.internals.store(homes_of(kinds));
+  wear_.note_other_writes();
+  const std::vector<tiers::TensorId> homes = homes_of(kinds);
+  context_.internals.begin_stores(homes);
+  return context_.internals.end_stores(homes);
 }
 
 /// Nothing is released yet.

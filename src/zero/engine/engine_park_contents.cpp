@@ -95,12 +95,16 @@ std::vector<std::string> EngineState::staying() const {
     in_host += homes;
     add(parking_.given_back.bytes < in_host, in_host - parking_.given_back.bytes,
         "in host memory: " + parking_.given_back.reason);
-    add(true, plan.host_staging() - homes, "in host memory: staging, which no tensor keeps");
+    add(!parameters, plan.home_shards, "in host memory: parameter shards have their home there");
+    add(!has(kinds, ParkKinds::optimizer), plan.home_tiles,
+        "in host memory: optimizer tiles have their home there");
+    add(true, plan.host_staging() - plan.homes(), "in host memory: staging, which no tensor keeps");
     return lines;
   }
-  add(parameters, plan.host_shards, "in host memory: parameter shards are kept there");
+  add(parameters, plan.host_shards + plan.home_shards, "in host memory: parameter shards are kept there");
   add(gradients, plan.host_gradients, "in host memory: accumulated gradients are kept there");
-  add(has(kinds, ParkKinds::optimizer), plan.host_tiles, "in host memory: optimizer tiles are kept there");
+  add(has(kinds, ParkKinds::optimizer), plan.host_tiles + plan.home_tiles,
+      "in host memory: optimizer tiles are kept there");
   return lines;
 }
 

@@ -336,6 +336,7 @@ Result<StepOutcome> EngineState::end_step() {
   if (commits_) commits_->complete();
   if (context_.failure) return *context_.failure;
   const std::vector<swap::PathReport> paths = context_.internals.paths_when_stored();
+  if (context_.internals.memory_is_limited()) wear_.note_other_writes();
   const auto wear = wear_.end_step(paths, options_.plan.tile_writes + options_.plan.shard_writes);
   PENSTOCK_TRY_ASSIGN(auto outcome, step_.finish(gradients_.micro_batches(),
                                                  gradients_.units_without_gradient(), wear.refuses));

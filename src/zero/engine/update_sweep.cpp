@@ -181,7 +181,8 @@ class UpdateSweep::SweepHop final : public swap::Hop {
         lane.processor(), [this](const TileState& one) { return optimizer_.is_at(one, step_.number); });
     if (tile == nullptr) return false;
     // The tile first; otherwise the later ones could take its memory.
-    if (sweep_.is_read(*tile)) (void)context_.runtime.prefetch(tile->tensor);
+    if (sweep_.is_read(*tile, context_.internals.memory_is_limited()))
+      (void)context_.runtime.prefetch(tile->tensor);
     sweep_.prefetch(open_, next_flat_, step_.updates, 0);
     lane.begin(tiles.flat(), *tile, step_);
     return true;
@@ -298,6 +299,11 @@ Result<void> UpdateSweep::open() {
   const auto add_lane = [&](DeviceUpdate* device, std::size_t slot) {
     lanes_.push_back(std::make_unique<TileLane>(context_, optimizer_, executor, device, slot));
   };
+  for (const FlatState& flat : context_.flats) {
+    tiles_on_disk_ =
+        tiles_on_disk_ || std::any_of(flat.tiles.begin(), flat.tiles.end(),
+                                      [](const auto& tile) { return tile.place == TilePlace::disk; });
+  }
   if (plan_.by_cpu) add_lane(nullptr, 0);
   for (std::uint32_t slot = 0; slot < plan_.device_slots; ++slot) add_lane(&device_, slot);
   return ok();
@@ -329,19 +335,21 @@ std::size_t UpdateSweep::next_updated(std::size_t flat, const std::vector<bool>&
   return flat;
 }
 
-bool UpdateSweep::is_read(const TileState& tile) const {
+bool UpdateSweep::is_read(const TileState& tile, bool limited) const {
   if (tile.place != TilePlace::home) return tile.place == TilePlace::disk;
-  return context_.internals.memory_is_limited() && !context_.runtime.in_memory(tile.tensor);
+  return limited && !context_.runtime.in_memory(tile.tensor);
 }
 
 void UpdateSweep::prefetch(const std::deque<FlatTiles>& open, std::size_t next,
                            const std::vector<bool>& updates, std::uint32_t more) const {
+  const bool limited = context_.internals.memory_is_limited();
+  if (!limited && !tiles_on_disk_) return;
   std::uint32_t ahead = 0;
   const auto prefetch_tiles = [&](const FlatTiles& tiles, std::uint32_t limit) {
     const std::vector<TileState>& all = tiles.flat().tiles;
     for (std::size_t i = tiles.first_not_begun(0); i < all.size() && ahead < limit;
          i = tiles.first_not_begun(i + 1)) {
-      if (!is_read(all[i])) continue;
+      if (!is_read(all[i], limited)) continue;
       (void)context_.runtime.prefetch(all[i].tensor);
       ++ahead;
     }

@@ -68,8 +68,9 @@ class UpdateSweep {
   [[nodiscard]] std::vector<bool> flats_to_update() const;
   /// The first flat from number `flat` on that `updates` names; their number if there is none.
   [[nodiscard]] std::size_t next_updated(std::size_t flat, const std::vector<bool>& updates) const;
-  /// Whether the tile is to be read from disk before its update, as far as is known now. Safe from any thread.
-  [[nodiscard]] bool is_read(const TileState& tile) const;
+  /// Whether the tile is to be read from disk before its update, as far as is known now: one at home may be, while the
+  /// memory is limited. Safe from any thread.
+  [[nodiscard]] bool is_read(const TileState& tile, bool limited) const;
   /// Prefetches tiles of `open` that have not begun, then those of the flats from number `next` on: as many as the plan
   /// allows ahead of those that have begun, and `more`. Safe from any thread.
   void prefetch(const std::deque<FlatTiles>& open, std::size_t next, const std::vector<bool>& updates,
@@ -85,6 +86,7 @@ class UpdateSweep {
   TimePoint began_{0}, duration_{0};
   Updated updated_;
   bool has_read_ahead_ = false;
+  bool tiles_on_disk_ = false;  // some have no home in memory
   std::atomic<bool> stopping_{false};
 };
 

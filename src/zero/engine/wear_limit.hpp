@@ -24,8 +24,8 @@ class WearLimit {
   /// cap allows. `paths` count as written what is still to be stored of the updates before. `step_writes`: what a step
   /// writes to all drives, as planned; it is taken to write as much as the last one has, if that is more.
   [[nodiscard]] Verdict end_step(const std::vector<swap::PathReport>& paths, ByteCount step_writes);
-  /// A commit writes too: what is written until end_step() is not what a step writes.
-  void note_commit() { others_wrote_ = true; }
+  /// A commit, parking and a limit of the memory write too: what is written until end_step() is not what a step writes.
+  void note_other_writes() { others_wrote_ = true; }
   /// A line for each drive that has come to the part of its endurance of which a warning was asked; once each.
   [[nodiscard]] std::vector<std::string> take_warnings(const std::vector<swap::PathReport>& paths);
 

@@ -16,20 +16,12 @@ std::vector<std::size_t> spread_over_nodes(std::uint32_t local_rank, std::uint32
 
 ByteCount host_budget_of_rank(const Config& config, std::uint32_t local_ranks) {
   const std::vector<ByteCount>& budgets = config.penstock.node_budgets;
+  const std::vector<std::uint32_t>& nodes = config.penstock.rank_nodes;
   if (budgets.empty()) return config.penstock.host_budget / local_ranks;
-  const std::vector<std::uint32_t>& given = config.penstock.rank_nodes;
-  std::vector<std::vector<std::size_t>> nodes;
-  std::vector<std::uint64_t> ranks_on(budgets.size());
-  for (std::uint32_t rank = 0; rank < local_ranks; ++rank) {
-    nodes.push_back(given.empty() ? spread_over_nodes(rank, local_ranks, budgets.size())
-                                  : std::vector<std::size_t>{given[rank]});
-    for (const std::size_t node : nodes.back()) ++ranks_on[node];
-  }
   ByteCount least(~std::uint64_t{0});
-  for (const auto& of_rank : nodes) {
-    ByteCount part;
-    for (const std::size_t node : of_rank) part += budgets[node] / ranks_on[node];
-    least = std::min(least, part);
+  for (const std::uint32_t node : nodes) {
+    const auto ranks = static_cast<std::uint64_t>(std::count(nodes.begin(), nodes.end(), node));
+    least = std::min(least, budgets[node] / ranks);
   }
   return least;
 }

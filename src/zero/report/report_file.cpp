@@ -78,6 +78,25 @@ Result<void> save_report(const RunReport& report, const std::filesystem::path& f
   return failed(error.value(), file);
 }
 
+std::filesystem::path name_of_rank(std::filesystem::path file, std::uint32_t rank, std::uint32_t ranks) {
+  if (file.empty() || ranks == 1) return file;
+  const std::filesystem::path extension = file.extension();
+  return file.replace_extension().concat(".rank" + std::to_string(rank)).concat(extension.native());
+}
+
+Result<void> check_different(const std::filesystem::path& report, const std::filesystem::path& timeline) {
+  if (report.empty() || timeline.empty()) return ok();
+  std::error_code unknown;
+  const auto one_name = [&](const std::filesystem::path& file) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(file, unknown), unknown);
+  };
+  if (one_name(report) != one_name(timeline)) return ok();
+  return Error::invalid_config("Rank::create")
+      .object("penstock.timeline_file")
+      .wanted("another file than that of penstock.report_file")
+      .got(timeline.string());
+}
+
 Result<void> check_report_file(const std::filesystem::path& file) {
   PENSTOCK_TRY_ASSIGN(const Unfinished unfinished, begin_beside(file));
   std::error_code ignored;

@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 #include <array>
-#include <map>
-#include <utility>
 #include <vector>
 
 // Tensors with a place on disk whose home is memory.
@@ -147,12 +145,96 @@ TEST_F(HomeInMemory, StoresWhatIsThereWhenItIsAskedTo) {
   };
   const TensorId behind = home(true), not_behind = home(false), other = dirty(8_KiB);
 
-  EXPECT_EQ(residency.queue_stores_of_homes(), (std::map{std::pair{tiers::Purpose::checkpoint, 8_KiB}}));
+  EXPECT_EQ(residency.changed_homes(), std::vector{behind});
+  EXPECT_TRUE(residency.ask_store(behind));
+  EXPECT_FALSE(residency.all_stored());
   run();
+  EXPECT_TRUE(residency.all_stored());
+  EXPECT_FALSE(residency.is_asked(behind));
+  EXPECT_FALSE(residency.ask_store(behind));
 
   EXPECT_EQ(tensors.copy(behind).state, CopyState::clean);
   EXPECT_EQ(tensors.copy(not_behind).state, CopyState::dirty);
   EXPECT_EQ(tensors.copy(other).state, CopyState::dirty);
+}
+
+TEST_F(HomeInMemory, IsStoredWithFewOthersAtATimeWhereItIsAskedTo) {
+  std::vector<TensorId> homes;
+  for (int i = 0; i < 7; ++i) {
+    homes.push_back(add(4_KiB, {.write_behind = true, .home_in_memory = true}).value());
+    acquire(homes.back(), Access::overwrite);
+    residency.ask_store(homes.back());
+  }
+  residency.advance();
+  EXPECT_EQ(effects.size(), 4u);
+  finish(take_effect());
+  residency.advance();
+  EXPECT_EQ(effects.size(), 4u);
+  run();
+  for (const TensorId home : homes) EXPECT_EQ(tensors.copy(home).state, CopyState::clean);
+}
+
+TEST_F(HomeInMemory, StaysThereWhereAStoreFailsThatWasAskedFor) {
+  const TensorId home = add(8_KiB, {.write_behind = true, .home_in_memory = true}).value();
+  acquire(home, Access::overwrite);
+  residency.ask_store(home);
+  residency.advance();
+  finish(take_effect(), Error(ErrorCode::io, "the test").reason("the disk is gone"));
+
+  EXPECT_FALSE(residency.is_asked(home));
+  EXPECT_FALSE(residency.take_store_error());  // which would end the calls of others
+  EXPECT_TRUE(residency.all_stored());
+  const auto error = residency.take_asked_error(home);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::io);
+  EXPECT_FALSE(residency.take_asked_error(home));
+  EXPECT_EQ(tensors.copy(home).state, CopyState::dirty);
+
+  residency.ask_store(home);
+  run();
+  EXPECT_EQ(tensors.copy(home).state, CopyState::clean);
+}
+
+TEST_F(HomeInMemory, LeavesMemoryBeyondALimitWhenItWasUsedNext) {
+  const auto home = [this](ByteCount size) {
+    const TensorId tensor = add(size, {.write_behind = true, .home_in_memory = true}).value();
+    acquire(tensor, Access::overwrite);
+    return tensor;
+  };
+  const auto place = [this](TensorId tensor) { return tensors.copy(tensor).reservation.offset(); };
+  acquire(stored(32_KiB));  // before the homes
+  const TensorId kept = home(16_KiB), beyond = home(16_KiB);
+  const ByteCount limit = 48_KiB;
+  ASSERT_LE(ByteCount(place(kept)) + 16_KiB, limit);
+  ASSERT_GT(ByteCount(place(beyond)) + 16_KiB, limit);
+
+  lease(beyond, Access::modify);
+  residency.limit_memory(limit);
+  residency.release(beyond, Access::modify);
+  run();
+  EXPECT_FALSE(in_memory(beyond));  // it was stored, and has left
+
+  residency.limit_memory(limit);
+  acquire(beyond);
+  EXPECT_LE(ByteCount(place(beyond)) + 16_KiB, limit);
+}
+
+TEST_F(HomeInMemory, IsNotLoadedAheadWhileItsRangeIsGivenAway) {
+  const TensorId home = add(16_KiB, {.write_behind = true, .home_in_memory = true}).value();
+  acquire(home, Access::overwrite);
+  residency.ask_store(home);
+  run();
+  {
+    const auto range = residency.vacate(home);
+    ASSERT_TRUE(range);
+    residency.prefetch(home);
+    run();
+    EXPECT_FALSE(in_memory(home));
+  }
+  residency.end_vacancy(home);
+  residency.prefetch(home);
+  run();
+  EXPECT_TRUE(in_memory(home));
 }
 
 TEST_F(HomeInMemory, IsNoRoomForWhatIsReadAhead) {

@@ -49,7 +49,7 @@ const char* const scenarios[] = {
     R"({"train_batch_size": 8, "gradient_accumulation_steps": 2, "fp16": {"enabled": true, "loss_scale": 64},
         "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/no/a"},
                               "offload_optimizer": {"device": "cpu"}},
-        "penstock": {"node_budgets": [67108864, 134217728]},
+        "penstock": {"node_budgets": [67108864, 134217728], "rank_nodes": [0, 1]},
         "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1, "adam_w_mode": false}}})",
     // An update function of the trainer.
     R"({"train_batch_size": 8, "gradient_accumulation_steps": 2,

@@ -63,7 +63,7 @@ TEST(WearLimit, TakesNoStepForWhatACommitHasWritten) {
   };
 
   EXPECT_EQ(end_step(10), nothing);
-  wear.note_commit();
+  wear.note_other_writes();
   EXPECT_EQ(end_step(60), nothing);
   EXPECT_EQ(end_step(70), nothing);
 }

@@ -39,10 +39,11 @@ TEST(RankNodes, GiveARankItsPartOfTheSmallestBudget) {
 
   config.penstock.host_budget = {};
   config.penstock.node_budgets = {8_GiB, 6_GiB};
+  config.penstock.rank_nodes = {0, 0, 1, 1};
   EXPECT_EQ(host_budget_of_rank(config, 4), 3_GiB);
-  EXPECT_EQ(host_budget_of_rank(config, 1), 14_GiB);  // it has both nodes
   config.penstock.rank_nodes = {0, 0, 0, 1};
   EXPECT_EQ(host_budget_of_rank(config, 4), 8_GiB / 3);
+  EXPECT_EQ(host_budget_of_rank(config, 8), 8_GiB / 3);  // plan_memory() refuses that later
   config.penstock.rank_nodes = {1, 1, 1, 1};
   EXPECT_EQ(host_budget_of_rank(config, 4), 6_GiB / 4);
 }
@@ -96,10 +97,11 @@ TEST(NodeBudgets, AreTheBudgetOfThePlan) {
   Config config = test::RunOptions::default_config();
   config.penstock.host_budget = {};
   config.penstock.node_budgets = {96_MiB, 64_MiB};
+  config.penstock.rank_nodes = {0, 1};
   EXPECT_EQ(plan_memory(config, test::small_model(), 2, 2)->host_budget, 64_MiB);
-  EXPECT_EQ(plan_memory(config, test::small_model(), 1, 1)->host_budget, 160_MiB);
 
   config.penstock.node_budgets = {64_MiB, 8_KiB};
+  config.penstock.rank_nodes = {0, 0, 1, 1};
   const auto refused = plan_memory(config, test::small_model(), 4, 4);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), ErrorCode::budget_too_small);
@@ -112,12 +114,15 @@ TEST(NodeBudgets, AreRefusedBesideAHostBudgetAndForFewerNodesThanAreNamed) {
   Config config = test::RunOptions::default_config();
   config.penstock.host_budget = 64_MiB;
   config.penstock.node_budgets = {64_MiB};
+  config.penstock.rank_nodes = {0, 0};
   const auto refusal = [&] { return config.validate().error().message(); };
   EXPECT_NE(refusal().find("penstock.node_budgets"), std::string::npos) << refusal();
   config.penstock.host_budget = {};
   EXPECT_TRUE(config.validate());
   config.penstock.rank_nodes = {0, 1};
   EXPECT_NE(refusal().find("number 1"), std::string::npos) << refusal();
+  config.penstock.rank_nodes.clear();
+  EXPECT_NE(refusal().find("needs rank_nodes"), std::string::npos) << refusal();
 }
 
 }  // namespace
