@@ -7,8 +7,6 @@
 #include "zero/layout/runtime_use.hpp"
 #include "zero/layout/update_slot.hpp"
 
-#include <algorithm>
-
 namespace penstock::zero {
 
 Result<void> EngineState::join_runtime() {
@@ -221,8 +219,8 @@ void EngineState::predict_attempt(std::uint32_t micro_batches) {
   const MemoryPlan& plan = options_.plan;
   tiers::Ledger& ledger = context_.runtime.ledger();
   ByteCount rereads = plan.tile_rereads_max;
-  if (context_.internals.memory_is_limited())  // then tiles with a home may be read ahead too
-    rereads += std::min(plan.home_tiles, plan.swap_tensor_max * (plan.tiles_ahead + plan.update.tiles()));
+  // Then tiles with a home are read ahead too, also by their order of use, and may be evicted before their update.
+  if (context_.internals.memory_is_limited()) rereads += plan.home_tiles;
   ledger.predict_traffic(tiers::Purpose::optimizer_tile, rereads, {});
   ledger.predict_traffic(tiers::Purpose::parameter_shard, shard_reads_.end_step(micro_batches), {});
   ledger.predict_traffic(tiers::Purpose::checkpoint, plan.checkpoint_reads_max * micro_batches,
