@@ -307,13 +307,13 @@ class HostResidency {
   std::pmr::deque<tiers::TensorId> to_store_{&nodes_};
   std::pmr::map<tiers::TensorId, tiers::Extent> storing_{&nodes_};  // the extent that each store writes
   std::pmr::set<tiers::TensorId> prefetched_{&nodes_};              // by prefetch(), and not used since
-  std::pmr::set<tiers::TensorId> unwanted_{&nodes_};  // discarded after their load or store in flight
-  std::vector<tiers::TensorId> failed_stores_;        // stored again after take_store_error()
-  std::pmr::deque<tiers::TensorId> asked_queue_{&nodes_};
-  std::pmr::set<tiers::TensorId> asked_{&nodes_},
-      asked_storing_{&nodes_};  // queued or stored now; of these the latter
-  std::map<tiers::TensorId, Error> asked_errors_;
-  std::set<tiers::TensorId> vacated_;
+  std::pmr::set<tiers::TensorId> unwanted_{&nodes_};       // discarded after their load or store in flight
+  std::vector<tiers::TensorId> failed_stores_;             // stored again after take_store_error()
+  std::pmr::deque<tiers::TensorId> asked_queue_{&nodes_};  // by ask_store(), not begun
+  std::pmr::set<tiers::TensorId> asked_{&nodes_};          // by ask_store(), not ended
+  std::pmr::set<tiers::TensorId> asked_storing_{&nodes_};  // of these, those that are stored now
+  std::map<tiers::TensorId, Error> asked_errors_;          // until take_asked_error()
+  std::set<tiers::TensorId> vacated_;                      // from vacate() to end_vacancy()
   std::vector<tiers::Reservation>
       quarantined_;  // loads past their deadline: the kernel may still write there
   struct StoreError {
