@@ -211,9 +211,15 @@ void TrainingReport::write_json(const OutputFile& file, const Trainers& trainers
     if (one.purpose == Purpose::staging) std::fprintf(out, ", \"used_bytes\": %llu", bytes(one.used));
     std::fprintf(out, "}");
   }
+  std::fprintf(out, "],\n");
+  if (limit_ != nullptr) {
+    std::fprintf(out,
+                 " \"disk_limit_bytes_per_second\": {\"read\": %.0f, \"write\": %.0f, \"mixed\": %.0f},\n",
+                 limit_->read, limit_->write, limit_->mixed);
+  }
   const DeviceMemoryUse device = trainers[0]->device_memory();
   std::fprintf(out,
-               "],\n \"device\": {\"budget_bytes\": %llu, \"activation_bytes\": %llu, "
+               " \"device\": {\"budget_bytes\": %llu, \"activation_bytes\": %llu, "
                "\"free_at_start_bytes\": %llu, \"free_min_bytes\": %llu},\n"
                " \"peak_resident_bytes\": %llu}\n",
                bytes(trainers[0]->plan().device_budget), bytes(device.activations),

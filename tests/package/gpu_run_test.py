@@ -450,6 +450,24 @@ class GpuRun(unittest.TestCase):
                          r"^the disk has too little space: 47\d{9} bytes are needed in .* and 42949672960 are free$")
         self.assertNotIn("$ ", log)
 
+    def test_states_from_disk_are_compared_with_the_disks_mixed_limit_and_must_be_on_disk(self):
+        trace, report = traced(step_from(0), step_from(10), step_from(20)[:-1])
+        report |= {"digest": "34cd", "disk_limit_bytes_per_second": {"read": 6e9, "write": 9e9, "mixed": 8e9}}
+        part = [Part("p", "", 300, training.one_billion_from_disk, needs_gpu=False)]
+        usage = unittest.mock.Mock(free=48 << 30)
+        with unittest.mock.patch.object(training.shutil, "disk_usage", return_value=usage):
+            status, run, table, log = self.run_parts(part, {"gpt_train": trainer(trace, report)})
+            self.assertEqual((status, run["parts"][0]["figures"]["small_digest"]), (0, "12ab"), run)
+            self.assertIn("reads 40.0 GB and writes 30.0, 7.00 GB/s, 0.88 of the disk's mixed limit; digest 34cd",
+                          table)
+            report["steps"][1]["written_bytes"] = 0
+            _, run, _, _ = self.run_parts(part, {"gpt_train": trainer(trace, report)})
+            self.assertEqual(run["parts"][0]["failures"],
+                             ["the steps read 40000000000 bytes and wrote 0: the states were not on disk"])
+            usage.free = 14 << 30
+            _, run, _, _ = self.run_parts(part, {"gpt_train": trainer(trace, report)})
+            self.assertIn("the disk has too little space: 1577", run["parts"][0]["headline"])
+
     def test_the_parts_of_each_call_fit_into_its_time(self):
         limits = {part.name: part.seconds for part in parts.PARTS}
         self.assertLessEqual(sum(limits[name] for name in ("1b", "1b-device", "1b-plain", "1b-64k")), 570)

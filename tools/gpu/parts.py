@@ -166,6 +166,8 @@ PARTS = [
                 training.one_billion),
     runner.Part("1b-streamed", "the same, where the GPU updates the states in host memory", 80,
                 training.one_billion_streamed),
+    runner.Part("1b-nvme", "the same, where the states are on disk and pass through the GPU", 150,
+                training.one_billion_from_disk),
     runner.Part("1b-device", "the same with everything on the device", 80, training.one_billion_on_device),
     runner.Part("1b-plain", "the same against the same loop on plain buffers, in turns", 130,
                 training.against_plain_buffers),

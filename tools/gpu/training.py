@@ -70,8 +70,10 @@ ONE_BILLION = Model("1b", 1.05e9, 16384, 1, 8, 5e-6)
 ONE_BILLION_PLAIN = Model("1b", 1.05e9, 8192, 1, 8, 5e-6)
 SMALLER_PLAIN = Model("124m", 0.13e9, 1024, 8, 12, 1e-4)  # for a device on which that does not fit
 ONE_BILLION_LONG = Model("1b", 1.05e9, 65536, 1, 5, 5e-6)
+ONE_BILLION_FROM_DISK = Model("1b", 1.05e9, 16384, 1, 5, 5e-6)
 SEVEN_BILLION = Model("7b", 7.07e9, 1024, 4, 6, 1e-6)
 SMALL = Model("30m", 0.03e9, 128, 2, 4, 3e-4)
+FP32_BYTES = 2 + 12  # of parameter and state on disk, an element
 SPLIT_Q8_BYTES = 2 + 4.51  # of parameter and state on disk, an element
 SEVEN_BILLION_DEVICE_BYTES, SEVEN_BILLION_DEVICE_SECONDS = 64 << 30, 110  # of a run with everything on the device
 ON_DEVICE_BYTES = 20  # an element at most: parameter, gradient and fp32 state, and what the engine gathers
@@ -171,6 +173,29 @@ def one_billion_streamed(session):
             f"{figures['sweep']:.2f} s, {rate:.1f} GB/s each way"), {**figures, "sweep_gb_per_s_each_way": rate}
 
 
+def states_on_disk(model, report):
+    """Returns the bytes that a step read and wrote. Fails the part where they are too few for states on disk."""
+    moved = [statistics.mean(step[name] for step in report["steps"][1:-1]) for name in ("read_bytes", "written_bytes")]
+    if not min(moved) > model.parameters:
+        raise Failed(f"the steps read {moved[0]:.0f} bytes and wrote {moved[1]:.0f}: the states were not on disk")
+    return moved
+
+
+def one_billion_from_disk(session):
+    """The GPU updates all states, which are on NVMe and pass through host memory to it and back."""
+    check_disk(session, ONE_BILLION_FROM_DISK.parameters * FP32_BYTES + (1 << 30))
+    small = same_bits(session, {}, ratio=0)
+    # With more host memory the states would stay there.
+    text = configuration(ONE_BILLION_FROM_DISK, "nvme", {"host_budget": "8GiB", "device_budget": "16GiB"}, ratio=0)
+    figures = measure(session, ONE_BILLION_FROM_DISK, text)
+    read, written = states_on_disk(ONE_BILLION_FROM_DISK, figures["report"])
+    rate, mixed = (read + written) / figures["seconds"], figures["report"]["disk_limit_bytes_per_second"]["mixed"]
+    return (f"{in_words(figures)}; a step reads {read / 1e9:.1f} GB and writes {written / 1e9:.1f}, "
+            f"{rate / 1e9:.2f} GB/s, {rate / mixed:.2f} of the disk's mixed limit; digest "
+            f"{figures['report']['digest']}; small: digests equal on disk and in memory"), {
+                **figures, "disk_bytes_per_second": rate, "to_disk_limit": rate / mixed, "small_digest": small}
+
+
 def one_billion_on_device(session):
     figures = measure(session, ONE_BILLION, configuration(ONE_BILLION, "none", {}))
     kernels = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in figures["kernels"].items())
@@ -251,9 +276,9 @@ def check_disk(session, needed):
                      f"and {free} are free")
 
 
-def same_bits(session, device=("--cuda",)):
-    """Trains a small model in split_q8 on disk with the least memory, then in memory, and compares the digests."""
-    text = configuration(SMALL, "nvme", {"state_format": "split_q8"})
+def same_bits(session, penstock, device=("--cuda",), **offload_optimizer):
+    """Trains a small model on disk with the least memory, then in memory, and compares the digests."""
+    text = configuration(SMALL, "nvme", penstock, **offload_optimizer)
     command = training_command(session, ["--check", "--ranks", 1, *model_arguments(SMALL, device)],
                                write_configuration(session, text))
     return checked_digest(session.succeed(command, 90).out)
@@ -261,19 +286,16 @@ def same_bits(session, device=("--cuda",)):
 
 def seven_billion(session):
     check_disk(session, SEVEN_BILLION.parameters * SPLIT_Q8_BYTES + (1 << 30))
-    digest = same_bits(session)
+    digest = same_bits(session, {"state_format": "split_q8"})
     # With 64 GiB of host memory all tiles would be kept there.
     text = configuration(SEVEN_BILLION, "nvme",
                          {"state_format": "split_q8", "host_budget": "32GiB", "device_budget": "16GiB"})
     figures = measure(session, SEVEN_BILLION, text, spare_seconds=140)  # the digest reads all states
     if not figures["last_loss"] < figures["first_loss"]:
         session.fail(f"the loss did not fall: {figures['first_loss']:.3f} to {figures['last_loss']:.3f}")
-    moved = [statistics.mean(step[name] for step in figures["report"]["steps"][1:-1])
-             for name in ("read_bytes", "written_bytes")]
-    if not min(moved) > SEVEN_BILLION.parameters:
-        session.fail(f"the steps read {moved[0]:.0f} bytes and wrote {moved[1]:.0f}: the states were not on disk")
+    read, written = states_on_disk(SEVEN_BILLION, figures["report"])
     compared = compare_with_device_memory(session, figures["report"])
-    return (f"{in_words(figures)}; a step reads {moved[0] / 1e9:.1f} GB and writes {moved[1] / 1e9:.1f}; {compared}; "
+    return (f"{in_words(figures)}; a step reads {read / 1e9:.1f} GB and writes {written / 1e9:.1f}; {compared}; "
             "small: digests equal on disk and in memory"), {**figures, "small_digest": digest}
 
 
