@@ -30,7 +30,7 @@ inline swap::DiskRates mean(const swap::DiskRates& a, const swap::DiskRates& b) 
 inline Result<swap::ReplayedRound> predict_step(const zero::simulate::PlannedStep& step,
                                                 const swap::DiskRates& disk,
                                                 const zero::simulate::PhaseSeconds& seconds) {
-  zero::simulate::Machine machine{.costs = {.disk = disk, .shared_processor = true}};
+  zero::simulate::Machine machine{.costs = {.disks = {{.rates = disk}}, .shared_processor = true}};
   set_use(machine.costs, step.trace, seconds);
   PENSTOCK_TRY_ASSIGN(const auto simulation, simulate(step.trace, machine, step.options));
   return simulation.steady;

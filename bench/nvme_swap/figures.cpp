@@ -78,7 +78,7 @@ std::optional<double> simulate_swap(ByteCount tile, std::uint64_t slots, const s
                              .retain = false});
     trace.uses.push_back({i, swap::Access::modify});
   }
-  swap::ReplayCosts costs{.disk = disk};
+  swap::ReplayCosts costs{.disks = {{.rates = disk}}};
   costs.use[static_cast<std::size_t>(tiers::Purpose::optimizer_tile)] =
       static_cast<double>(tile.value()) / update_s;
   const auto replay = swap::Replay::create(

@@ -40,11 +40,11 @@ TEST_F(SimulateCommand, PrintsWhatAStepTakesAndWhatWouldHelp) {
   const auto result = run({"--host-budget", "1MiB"});
 
   EXPECT_EQ(result.status, 0) << result.err;
-  for (const char* said :
-       {"trace train: 2 uses of 2 tensors, 2.0 MiB; host budget 1.0 MiB, planned",
-        "time                    5.000 s      7.000 s  100 %",
-        "waits for room        2.000 s      4.000 s  57 %", "endurance of 1.0 GiB is 512 such steps",
-        "a disk twice as fast                        4.000 s  -43 %"})
+  for (const char* said : {"trace train: 2 uses of 2 tensors, 2.0 MiB; host budget 1.0 MiB, planned",
+                           "time                    5.000 s      7.000 s  100 %",
+                           "waits for room        2.000 s      4.000 s  57 %",
+                           "the endurance of the disk, 1.0 GiB, is 512 such steps",
+                           "disks twice as fast                         4.000 s  -43 %"})
     EXPECT_NE(result.out.find(said), std::string::npos) << said << " in\n" << result.out;
 }
 
@@ -56,8 +56,23 @@ TEST_F(SimulateCommand, PrintsJson) {
   const Json::Value json = result.json();
   EXPECT_DOUBLE_EQ(json["steady"]["seconds"].asDouble(), 7);
   EXPECT_EQ(json["steady"]["read"].asUInt64(), 2u << 20);
-  EXPECT_EQ(json["changes"][0]["what"], "a disk twice as fast");
+  EXPECT_EQ(json["changes"][0]["what"], "disks twice as fast");
   EXPECT_DOUBLE_EQ(json["steps_of_endurance"].asDouble(), 512);
+}
+
+TEST_F(SimulateCommand, PrintsEachDisk) {
+  std::ofstream(file("machine")) << R"({"disk": {"read": "1 MiB", "write": "0.5 MiB", "mixed": "0.5 MiB",
+      "endurance": "1 GiB", "count": 2}, "use": {"optimizer_tiles": "2 MiB"}})";
+  const auto result = run({"--host-budget", "1MiB"}), as_json = run({"--host-budget", "1MiB", "--json"});
+
+  EXPECT_EQ(result.status, 0) << result.err;
+  for (const char* said : {"disk 1 busy             3.000 s      3.000 s  43 %", "disk 2 busy",
+                           "the endurance of disk 1, 1.0 GiB, is 1.02e+03 such steps"})
+    EXPECT_NE(result.out.find(said), std::string::npos) << said << " in\n" << result.out;
+  const Json::Value disks = as_json.json()["steady"]["disks"];
+  ASSERT_EQ(disks.size(), 2u);
+  EXPECT_EQ(disks[1]["written"].asUInt64(), 1u << 20);
+  EXPECT_DOUBLE_EQ(disks[1]["busy"].asDouble(), 3);
 }
 
 class SimulateModel : public SimulateCommand {

@@ -3,7 +3,6 @@
 #include <penstock/base/check.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -17,20 +16,46 @@ namespace {
 
 constexpr Alignment alignment(4096);
 
-std::array<ExtentAllocator::PathRoom, 1> disk_for(const AccessTrace& trace) {
+/// Each has room for all tensors, so that only weights decide. Without costs there is one.
+std::vector<ExtentAllocator::PathRoom> rooms_for(const AccessTrace& trace,
+                                                 const std::optional<ReplayCosts>& costs) {
   ByteCount bytes;
   for (const auto& tensor : trace.tensors) bytes += round_up(tensor.size, alignment);
-  return {{{.capacity = bytes, .reserved = bytes}}};
+  std::vector<ExtentAllocator::PathRoom> rooms;
+  if (!costs) return {{.capacity = bytes, .reserved = bytes}};
+  for (const ReplayCosts::Disk& disk : costs->disks)
+    rooms.push_back({.weight = disk.weight, .capacity = bytes, .reserved = bytes});
+  return rooms;
+}
+
+std::vector<DiskRates> rates_of(const std::optional<ReplayCosts>& costs) {
+  std::vector<DiskRates> rates;
+  if (costs)
+    for (const ReplayCosts::Disk& disk : costs->disks) rates.push_back(disk.rates);
+  return rates;
+}
+
+std::vector<std::string> names_of(std::size_t disks) {
+  std::vector<std::string> names;
+  for (std::size_t i = 1; i <= disks; ++i) names.push_back("disk " + std::to_string(i));
+  return names;
 }
 
 Result<void> check(const ReplayCosts& costs) {
   const auto refused = [](const std::string& rate, const char* wanted, double got) {
     return Error::invalid_argument("Replay::create").object(rate).wanted(wanted).got(std::to_string(got));
   };
-  const std::pair<const char*, double> disk[] = {
-      {"disk.read", costs.disk.read}, {"disk.write", costs.disk.write}, {"disk.mixed", costs.disk.mixed}};
-  for (const auto& [name, rate] : disk)
-    if (!(rate > 0) || !std::isfinite(rate)) return refused(name, "bytes a second, more than 0", rate);
+  if (costs.disks.empty())
+    return Error::invalid_argument("Replay::create").object("disks").wanted("1 or more").got(0u);
+  for (std::size_t i = 0; i < costs.disks.size(); ++i) {
+    const auto& [rates, weight, endurance] = costs.disks[i];
+    const std::string disk = "disks[" + std::to_string(i) + "].";
+    for (const auto& [name, rate] :
+         {std::pair("read", rates.read), {"write", rates.write}, {"mixed", rates.mixed}})
+      if (!(rate > 0) || !std::isfinite(rate))
+        return refused(disk + name, "bytes a second, more than 0", rate);
+    if (!(weight > 0) || !std::isfinite(weight)) return refused(disk + "weight", "more than 0", weight);
+  }
   for (std::size_t i = 0; i < costs.use.size(); ++i) {
     const double rate = costs.use[i];
     if (!(rate >= 0) || !std::isfinite(rate)) {
@@ -73,13 +98,13 @@ Replay::Replay(const AccessTrace& trace, const ReplayOptions& options)
       costs_(options.costs),
       dropped_ahead_(options.dropped_ahead),
       budget_(tiers::Tier::host, options.host_budget, ledger_, alignment, options.ranges),
-      extents_(disk_for(trace), alignment),
+      extents_(rooms_for(trace, costs_), alignment),
       residency_(store_, budget_, extents_, ledger_, *this,
                  {.eviction = options.eviction,
                   .reuse_distance_max = options.reuse_distance_max,
                   .lookahead = options.lookahead,
-                  .file_names = {"disk"}}),
-      disk_(costs_ ? std::optional(costs_->disk) : std::nullopt) {}
+                  .file_names = names_of(costs_ ? costs_->disks.size() : 1)}),
+      disks_(rates_of(costs_)) {}
 
 Result<void> Replay::add_tensors() {
   tensors_.reserve(trace_.tensors.size());
@@ -168,7 +193,8 @@ bool Replay::begins_flat(std::size_t update_use) const {
 
 Result<ReplayedRound> Replay::round() {
   const auto before = ledger_.traffic();
-  const double began = disk_.now(), busy = disk_.busy();
+  const double began = disks_.now();
+  const auto used_before = disks_.uses();
   round_ = {};
   trainer_.next = 0;
   has_gradient_ = false;
@@ -180,8 +206,13 @@ Result<ReplayedRound> Replay::round() {
   const auto after = ledger_.traffic();
   round_.read = after.read - before.read;
   round_.written = after.written - before.written;
-  round_.seconds = disk_.now() - began;
-  round_.disk_busy = disk_.busy() - busy;
+  round_.seconds = disks_.now() - began;
+  round_.disks = disks_.uses();
+  for (std::size_t i = 0; i < used_before.size(); ++i) {
+    SimulatedDisks::Use& use = round_.disks[i];
+    use = {use.read - used_before[i].read, use.written - used_before[i].written,
+           use.busy - used_before[i].busy};
+  }
   return round_;
 }
 
@@ -274,12 +305,12 @@ void Replay::pass_time() {
   double next = never;
   for (const Thread* const thread : {&trainer_, &update_})
     if (thread->computes) next = std::min(next, std::max(0.0, thread->left) * (halves ? 2 : 1));
-  if (next == never && disk_.is_idle()) {
+  if (next == never && disks_.is_idle()) {
     PENSTOCK_CHECK(residency_.fail_starved_request());
     return residency_.advance();
   }
-  const bool is_loaded = !trainer_.is_done() && disk_.loads(tensors_[use_of(trainer_).tensor]);
-  const auto [passed, ended] = disk_.run(next);
+  const bool is_loaded = !trainer_.is_done() && disks_.loads(tensors_[use_of(trainer_).tensor]);
+  const auto [passed, ended] = disks_.run(next);
   account(passed, is_loaded);
   for (Thread* const thread : {&trainer_, &update_}) {
     if (!thread->computes) continue;
@@ -309,7 +340,7 @@ ByteCount Replay::flush() {
   return ledger_.traffic().written - before;
 }
 
-void Replay::finish(const SimulatedDisk::Transfer& transfer) {
+void Replay::finish(const SimulatedDisks::Transfer& transfer) {
   if (transfer.is_load) {
     residency_.finish_load(transfer.tensor, ok());
   } else {
@@ -319,15 +350,16 @@ void Replay::finish(const SimulatedDisk::Transfer& transfer) {
 }
 
 void Replay::finish_transfers() {
-  while (!disk_.is_idle()) finish(*disk_.run(std::numeric_limits<double>::infinity()).ended);
+  while (!disks_.is_idle()) finish(*disks_.run(std::numeric_limits<double>::infinity()).ended);
 }
 
 void Replay::load(TensorId tensor, bool) {
-  disk_.begin({tensor, true}, store_.description(tensor).size);
+  const auto& description = store_.description(tensor);
+  disks_.begin({tensor, description.extent->path, /*is_load=*/true}, description.size);
 }
 
-void Replay::store(TensorId tensor, const tiers::Extent&) {
-  disk_.begin({tensor, false}, store_.description(tensor).size);
+void Replay::store(TensorId tensor, const tiers::Extent& place) {
+  disks_.begin({tensor, place.path, /*is_load=*/false}, store_.description(tensor).size);
 }
 
 }  // namespace penstock::swap

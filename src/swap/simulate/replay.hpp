@@ -2,7 +2,7 @@
 
 #include "swap/path/extent_allocator.hpp"
 #include "swap/residency/host_residency.hpp"
-#include "swap/simulate/simulated_disk.hpp"
+#include "swap/simulate/simulated_disks.hpp"
 #include "tiers/store/memory_budget.hpp"
 #include "tiers/store/tensor_store.hpp"
 
@@ -18,7 +18,13 @@ namespace penstock::swap {
 
 /// What a round takes on a machine.
 struct ReplayCosts {
-  DiskRates disk;
+  /// One of the disks on which tensors are.
+  struct Disk {
+    DiskRates rates;
+    double weight = 1;    ///< > 0; it gets weight / (sum of all weights) of the bytes, as PathOptions::weight
+    ByteCount endurance;  ///< that its maker lets be written (TBW); 0: not given. Takes no time
+  };
+  std::vector<Disk> disks;  ///< one or more
   /// Bytes a second at which the trainer goes through a tensor of each purpose while it holds it; 0: in no time.
   std::array<double, tiers::purpose_count> use{};
   /// The trainer and an update beside it go at half of these rates while both hold tensors.
@@ -55,14 +61,14 @@ struct ReplayedRound {
   double waited_for_room = 0;    ///< until something else had left memory, or was loaded
   double waited_for_update = 0;  ///< with ReplayOptions::update_beside: that of the round before
   double update = 0;             ///< in which that update ran
-  double disk_busy = 0;          ///< in which the disk moved something
+  std::vector<SimulatedDisks::Use> disks = {};  ///< what each disk did; without costs there is one
   [[nodiscard]] ByteCount total() const { return read + written; }
 };
 
 /// The decisions of a runtime in the rounds of a trace, by the code that makes them in a run (HostResidency), without
 /// memory and disk, of a trainer that uses one tensor after the other, and of an update that does, too, and holds the
 /// gradient and the shard of a flat while it uses the flat's tiles. Without costs its bytes are those of a run in which
-/// each transfer ends before the next use; with costs, transfers end when the described disk has moved them.
+/// each transfer ends before the next use; with costs, transfers end when the described disks have moved them.
 ///
 ///     auto replay = Replay::create(trace, {.host_budget = 8_GiB}).value();
 ///     ByteCount first = replay->round().value().read;    // nothing is in memory before
@@ -72,7 +78,8 @@ class Replay : private HostResidency::Effects {
  public:
   /// At first all tensors have contents, those on disk there. The trace outlives it.
   ///
-  /// Errors: those of check_trace(); invalid_argument, for a rate that is not above 0; budget_too_small, for a tensor
+  /// Errors: those of check_trace(); invalid_argument, for costs without a disk, and for a rate or weight that is not
+  /// above 0; budget_too_small, for a tensor
   /// for which the budget has no room beside those that stay in memory.
   [[nodiscard]] static Result<std::unique_ptr<Replay>> create(const AccessTrace& trace,
                                                               const ReplayOptions& options);
@@ -115,7 +122,7 @@ class Replay : private HostResidency::Effects {
   [[nodiscard]] double seconds_of(const AccessTrace::Tensor& tensor) const;
   [[nodiscard]] bool waits_for_update(const AccessTrace::Use& use) const;
   [[nodiscard]] bool begins_flat(std::size_t update_use) const;
-  void finish(const SimulatedDisk::Transfer& transfer);
+  void finish(const SimulatedDisks::Transfer& transfer);
   void finish_transfers();
 
   void load(tiers::TensorId tensor, bool verify) override;
@@ -131,7 +138,7 @@ class Replay : private HostResidency::Effects {
   ExtentAllocator extents_;
   HostResidency residency_;
   std::vector<tiers::TensorId> tensors_;  // by their numbers in the trace
-  SimulatedDisk disk_;
+  SimulatedDisks disks_;
   Thread trainer_, update_;
   bool has_gradient_ = false;  // in this round
   /// By tensor of the trace: the number of the update's use with which its flat ends; 0: it is not in an update.

@@ -68,7 +68,7 @@ void add_changes(RunReport& report, const Config& config, const ModelLayout& mod
   const double tiles = static_cast<double>((plan.host_tiles + plan.disk_tiles).value());
   const double rate = drive_rate(report).value_or(no_disk) * of_node;
   simulate::Machine node;
-  node.costs.disk = {.read = rate, .write = rate, .mixed = rate};
+  node.costs.disks = {{.rates = {.read = rate, .write = rate, .mixed = rate}}};
   node.device.flops = simulate::model_operations(model, run) / arithmetic;
   node.update = tiles / updating * of_node;
   if (!(node.update > 0)) return end("all optimizer states are on the device");

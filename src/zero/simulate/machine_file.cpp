@@ -16,6 +16,8 @@ constexpr const char* operation = "MachineFile::parse";
 /// Of a rate: faster than any memory, so that a unit was meant otherwise.
 constexpr double rate_max = 1e15;
 constexpr double endurance_max = 1e19;
+constexpr std::uint32_t disks_max = 64;
+constexpr double weight_min = 1e-6, weight_max = 1e6;  // as penstock.path_weights
 
 std::string key_of(tiers::Purpose purpose) {
   std::string key(to_string(purpose));
@@ -43,19 +45,63 @@ double number(config::StrictReader& reader, const Json::Value& object, const std
   return 1;
 }
 
-void read_disk(config::StrictReader& reader, const Json::Value& disk, Machine& machine) {
-  if (!reader.is_object(disk, "disk", std::array<std::string_view, 4>{"read", "write", "mixed", "endurance"}))
+/// The disks that one object describes, `count` of them, each with the same rates.
+void read_disk(config::StrictReader& reader, const Json::Value& json, const std::string& path,
+               Machine& machine) {
+  if (!reader.is_object(
+          json, path,
+          std::array<std::string_view, 6>{"read", "write", "mixed", "endurance", "count", "weight"}))
     return;
-  machine.costs.disk = {.read = number(reader, disk, "disk", "read", rate_max),
-                        .write = number(reader, disk, "disk", "write", rate_max),
-                        .mixed = number(reader, disk, "disk", "mixed", rate_max)};
-  const swap::DiskRates& rates = machine.costs.disk;
-  if (rates.mixed > rates.read + rates.write)
-    reader.report(disk["mixed"], "disk.mixed",
-                  "wanted at most the sum of disk.read and disk.write" + got(disk["mixed"]));
-  if (!disk.isMember("endurance")) return;
-  const double endurance = number(reader, disk, "disk", "endurance", endurance_max);
-  machine.endurance = ByteCount(static_cast<std::uint64_t>(endurance));
+  swap::ReplayCosts::Disk disk{.rates = {.read = number(reader, json, path, "read", rate_max),
+                                         .write = number(reader, json, path, "write", rate_max),
+                                         .mixed = number(reader, json, path, "mixed", rate_max)}};
+  const auto& [read, write, mixed] = disk.rates;
+  if (mixed > read + write)
+    reader.report(json["mixed"], path + ".mixed",
+                  "wanted at most the sum of " + path + ".read and " + path + ".write" + got(json["mixed"]));
+  disk.weight = mixed;  // as measured at the start of a run
+  if (json.isMember("weight")) {
+    const Json::Value& weight = json["weight"];
+    disk.weight = weight.isNumeric() ? weight.asDouble() : 0;
+    if (!(disk.weight >= weight_min && disk.weight <= weight_max))
+      reader.report(weight, path + ".weight", "wanted a number from 1e-06 to 1e+06" + got(weight));
+  }
+  if (json.isMember("endurance")) {
+    const double endurance = number(reader, json, path, "endurance", endurance_max);
+    disk.endurance = ByteCount(static_cast<std::uint64_t>(endurance));
+  }
+  std::uint64_t count = 1;
+  if (json.isMember("count")) {
+    const Json::Value& json_count = json["count"];
+    count = json_count.isUInt64() ? json_count.asUInt64() : 0;
+    if (count == 0 || count > disks_max) {
+      reader.report(json_count, path + ".count",
+                    "wanted a number of disks from 1 to " + std::to_string(disks_max) + got(json_count));
+      return;
+    }
+  }
+  machine.costs.disks.insert(machine.costs.disks.end(), count, disk);
+}
+
+/// Exactly one of "disk", for disks that are alike, and "disks", a list of such objects.
+void read_disks(config::StrictReader& reader, const Json::Value& root, Machine& machine) {
+  if (!root.isMember("disks")) return read_disk(reader, root["disk"], "disk", machine);
+  const Json::Value& disks = root["disks"];
+  if (root.isMember("disk")) reader.report(root["disk"], "disk", "wanted disk or disks, got both");
+  if (!disks.isArray() || disks.empty() || disks.size() > disks_max) {
+    return reader.report(
+        disks, "disks",
+        "wanted a list of 1 to " + std::to_string(disks_max) + " objects as disk is one" + got(disks));
+  }
+  for (Json::ArrayIndex i = 0; i < disks.size(); ++i)
+    read_disk(reader, disks[i], "disks[" + std::to_string(i) + "]", machine);
+  const auto weights = [&](bool given) {
+    return std::any_of(disks.begin(), disks.end(), [=](const Json::Value& one) {
+      return one.isObject() && one.isMember("weight") == given;
+    });
+  };
+  if (weights(true) && weights(false))
+    reader.report(disks, "disks", "wanted a weight of each disk or of none");
 }
 
 void read_use(config::StrictReader& reader, const Json::Value& use, Machine& machine) {
@@ -82,9 +128,10 @@ void read_device(config::StrictReader& reader, const Json::Value& device, Machin
 }
 
 void read_root(config::StrictReader& reader, const Json::Value& root, Machine& machine) {
-  const std::array<std::string_view, 5> known = {"disk", "use", "update", "device", "shared_processor"};
+  const std::array<std::string_view, 6> known = {"disk",   "disks",  "use",
+                                                 "update", "device", "shared_processor"};
   if (!reader.is_object(root, "", known)) return;
-  read_disk(reader, root["disk"], machine);
+  read_disks(reader, root, machine);
   if (root.isMember("use")) read_use(reader, root["use"], machine);
   if (root.isMember("update")) machine.update = number(reader, root, "", "update", rate_max);
   if (root.isMember("device")) read_device(reader, root["device"], machine);

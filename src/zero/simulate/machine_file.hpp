@@ -14,8 +14,7 @@ namespace penstock::zero::simulate {
 /// A machine that a file describes, see docs/simulation.md.
 struct Machine {
   swap::ReplayCosts costs;
-  ByteCount endurance;  ///< that the disk's maker lets be written (TBW); 0: not given
-  double update = 0;    ///< bytes of optimizer states a second that its processors update; 0: not given
+  double update = 0;  ///< bytes of optimizer states a second that its processors update; 0: not given
   /// Of each rank; 0: not given.
   struct Device {
     double flops = 0;      ///< floating-point operations a second, as achieved in matrix products
@@ -27,7 +26,7 @@ struct Machine {
 /// The text is Hjson as that of a configuration: JSON that may have comments. Rates are bytes a second. Example:
 ///
 ///     {
-///       "disk": {"read": "6.8 GB", "write": "4 GB", "mixed": "5.1 GB", "endurance": "600 TB"},
+///       "disk": {"read": "6.8 GB", "write": "4 GB", "mixed": "5.1 GB", "endurance": "600 TB", "count": 2},
 ///       "use": {"parameter_shards": "20 GB", "optimizer_tiles": "9 GB"},   // of traces; others take no time
 ///       "update": "9 GB", "device": {"flops": 1.2e14, "link": "20 GB", "host_copy": "12 GB"},   // of models
 ///       "shared_processor": true   // the update and the trainer share it

@@ -8,8 +8,6 @@
 
 namespace penstock::zero::simulate {
 
-using swap::DiskRates;
-
 namespace {
 
 double seconds_at(double amount, double rate) {
@@ -45,9 +43,10 @@ Result<Machine> share_of(const Machine& node, const ModelLayout& model, const sw
   }
   Machine share = node;
   const double parts = run.ranks_per_node;
-  for (double DiskRates::*rate : {&DiskRates::read, &DiskRates::write, &DiskRates::mixed})
-    share.costs.disk.*rate /= parts;
-  share.endurance = node.endurance / run.ranks_per_node;
+  for (swap::ReplayCosts::Disk& disk : share.costs.disks) {
+    disk.rates = scaled(disk.rates, 1 / parts);
+    disk.endurance = disk.endurance / run.ranks_per_node;
+  }
 
   const auto parameters = static_cast<double>(model.element_count().value());
   const double ranks = run.ranks, forward = model_operations(model, run) / 3;
@@ -77,14 +76,13 @@ struct Alternative {
   std::function<void(Config&, Machine&)> change;
 };
 
-void scale(DiskRates& disk, double factor) {
-  disk = {.read = disk.read * factor, .write = disk.write * factor, .mixed = disk.mixed * factor};
-}
-
 /// `host_budget`: of a node, as planned.
 std::vector<Alternative> alternatives(const Config& config, const Machine& node, ByteCount host_budget) {
   std::vector<Alternative> all = {
-      {"disks twice as fast", [](Config&, Machine& machine) { scale(machine.costs.disk, 2); }},
+      {"disks twice as fast",
+       [](Config&, Machine& machine) {
+         for (auto& disk : machine.costs.disks) disk.rates = scaled(disk.rates, 2);
+       }},
       {"devices twice as fast", [](Config&, Machine& machine) { machine.device.flops *= 2; }},
       {"updates twice as fast", [](Config&, Machine& machine) { machine.update *= 2; }},
       {"25 % more host budget", [=](Config& changed, Machine&) {
@@ -117,19 +115,28 @@ Result<ModelSimulation> replay_once(const Config& config, const ModelLayout& mod
   return once;
 }
 
+double extrapolated(double few, double more, double times) {
+  return std::max(0.0, more + (more - few) * times);
+}
+ByteCount extrapolated(ByteCount few, ByteCount more, double times) {
+  const auto of = [](ByteCount bytes) { return static_cast<double>(bytes.value()); };
+  return ByteCount(static_cast<std::uint64_t>(extrapolated(of(few), of(more), times)));
+}
+
 /// `more` has more micro-batches than `few`, and the result has `times` as many as these beyond it: each takes as much.
 swap::ReplayedRound extrapolated(const swap::ReplayedRound& few, const swap::ReplayedRound& more,
                                  double times) {
   swap::ReplayedRound result = more;
-  for (const auto member :
-       {&swap::ReplayedRound::seconds, &swap::ReplayedRound::used, &swap::ReplayedRound::waited_for_loads,
-        &swap::ReplayedRound::waited_for_room, &swap::ReplayedRound::waited_for_update,
-        &swap::ReplayedRound::update, &swap::ReplayedRound::disk_busy})
-    result.*member = std::max(0.0, more.*member + (more.*member - few.*member) * times);
-  for (const auto member : {&swap::ReplayedRound::read, &swap::ReplayedRound::written}) {
-    const double bytes = static_cast<double>((more.*member).value()),
-                 before = static_cast<double>((few.*member).value());
-    result.*member = ByteCount(static_cast<std::uint64_t>(std::max(0.0, bytes + (bytes - before) * times)));
+  for (const auto member : {&swap::ReplayedRound::seconds, &swap::ReplayedRound::used,
+                            &swap::ReplayedRound::waited_for_loads, &swap::ReplayedRound::waited_for_room,
+                            &swap::ReplayedRound::waited_for_update, &swap::ReplayedRound::update})
+    result.*member = extrapolated(few.*member, more.*member, times);
+  for (const auto member : {&swap::ReplayedRound::read, &swap::ReplayedRound::written})
+    result.*member = extrapolated(few.*member, more.*member, times);
+  for (std::size_t i = 0; i < more.disks.size(); ++i) {
+    const auto &a = few.disks[i], &b = more.disks[i];
+    result.disks[i] = {extrapolated(a.read, b.read, times), extrapolated(a.written, b.written, times),
+                       extrapolated(a.busy, b.busy, times)};
   }
   return result;
 }

@@ -14,10 +14,9 @@ struct Alternative {
 };
 
 const Alternative alternatives[] = {
-    {"a disk twice as fast",
+    {"disks twice as fast",
      [](Machine& machine, SimulationOptions&) {
-       swap::DiskRates& disk = machine.costs.disk;
-       disk = {.read = 2 * disk.read, .write = 2 * disk.write, .mixed = 2 * disk.mixed};
+       for (auto& disk : machine.costs.disks) disk.rates = scaled(disk.rates, 2);
      }},
     {"uses that take half of their time",
      [](Machine& machine, SimulationOptions&) {
@@ -75,10 +74,16 @@ Result<Simulation> simulate(const swap::AccessTrace& trace, const Machine& machi
   return simulation;
 }
 
-double steps_of_endurance(const Simulation& simulation, const Machine& machine) {
-  if (machine.endurance.is_zero() || simulation.steady.written.is_zero()) return 0;
-  return static_cast<double>(machine.endurance.value()) /
-         static_cast<double>(simulation.steady.written.value());
+std::optional<Endurance> endurance_of(const Simulation& simulation, const Machine& machine) {
+  std::optional<Endurance> least;
+  for (std::uint32_t i = 0; i < machine.costs.disks.size(); ++i) {
+    const ByteCount endurance = machine.costs.disks[i].endurance,
+                    written = simulation.steady.disks[i].written;
+    if (endurance.is_zero() || written.is_zero()) continue;
+    const double steps = static_cast<double>(endurance.value()) / static_cast<double>(written.value());
+    if (!least || steps < least->steps) least = {.disk = i, .steps = steps};
+  }
+  return least;
 }
 
 }  // namespace penstock::zero::simulate

@@ -2,6 +2,7 @@
 
 #include "zero/simulate/machine_file.hpp"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,12 @@ struct Simulation {
 [[nodiscard]] Result<Simulation> simulate(const swap::AccessTrace& trace, const Machine& machine,
                                           const SimulationOptions& options);
 
-/// Steps until the disk has been written as often as its maker lets it; 0: not known, or nothing is written.
-[[nodiscard]] double steps_of_endurance(const Simulation& simulation, const Machine& machine);
+/// The disk that has first been written as often as its maker lets it, and the steps until then.
+struct Endurance {
+  std::uint32_t disk = 0;
+  double steps = 0;
+};
+/// Null where no disk is written whose endurance is known.
+[[nodiscard]] std::optional<Endurance> endurance_of(const Simulation& simulation, const Machine& machine);
 
 }  // namespace penstock::zero::simulate

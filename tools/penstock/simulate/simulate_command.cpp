@@ -82,6 +82,10 @@ std::string share_of(double part, double whole) {
   return whole > 0 ? fmt::format("{:.0f} %", 100 * part / whole) : "";
 }
 
+std::string name_of_disk(std::size_t disk, std::size_t disks) {
+  return disks == 1 ? "disk" : "disk " + std::to_string(disk + 1);
+}
+
 void print_report(const Case& simulated, const SimulateOptions& options) {
   const auto& [title, trace, machine, settings, simulation, operations, tokens] = simulated;
   ByteCount total;
@@ -91,9 +95,12 @@ void print_report(const Case& simulated, const SimulateOptions& options) {
              to_string(settings.lookahead));
   const ReplayedRound &first = simulation.first, &steady = simulation.steady;
   fmt::print("{:<18} {:>12} {:>12}\n", "", "first step", fmt::format("step {}", options.steps));
+  const auto print_seconds = [&](const std::string& what, double of_first, double of_steady) {
+    fmt::print("{:<18} {:>10.3f} s {:>10.3f} s  {}\n", what, of_first, of_steady,
+               share_of(of_steady, steady.seconds));
+  };
   const auto seconds = [&](const char* what, double ReplayedRound::*member) {
-    fmt::print("{:<18} {:>10.3f} s {:>10.3f} s  {}\n", what, first.*member, steady.*member,
-               share_of(steady.*member, steady.seconds));
+    print_seconds(what, first.*member, steady.*member);
   };
   seconds("time", &ReplayedRound::seconds);
   seconds("  uses", &ReplayedRound::used);
@@ -103,16 +110,20 @@ void print_report(const Case& simulated, const SimulateOptions& options) {
     seconds("  waits for update", &ReplayedRound::waited_for_update);
     seconds("update beside", &ReplayedRound::update);
   }
-  seconds("disk busy", &ReplayedRound::disk_busy);
+  for (std::size_t i = 0; i < steady.disks.size(); ++i)
+    print_seconds(name_of_disk(i, steady.disks.size()) + " busy", first.disks[i].busy, steady.disks[i].busy);
   fmt::print("{:<18} {:>12} {:>12}\n", "read", to_string(first.read), to_string(steady.read));
   fmt::print("{:<18} {:>12} {:>12}\n", "written", to_string(first.written), to_string(steady.written));
   if (operations > 0) {
     fmt::print("\n{:.0f} tokens/s, {:.3g} TFLOPS a rank\n", static_cast<double>(tokens) / steady.seconds,
                operations / steady.seconds / 1e12);
   }
-  if (const double steps = steps_of_endurance(simulation, machine); steps > 0) {
-    fmt::print("\nthe disk's endurance of {} is {:.3g} such steps, {:.1f} days\n",
-               to_string(machine.endurance), steps, steps * steady.seconds / 86400);
+  if (const auto least = endurance_of(simulation, machine)) {
+    fmt::print("\nthe endurance of {}, {}, is {:.3g} such steps, {:.1f} days\n",
+               (machine.costs.disks.size() == 1 ? "the " : "") +
+                   name_of_disk(least->disk, machine.costs.disks.size()),
+               to_string(machine.costs.disks[least->disk].endurance), least->steps,
+               least->steps * steady.seconds / 86400);
   }
   fmt::print("\n{}\n",
              simulation.changes.empty() ? "no change that was tried shortens the step" : "what would help");
@@ -130,7 +141,14 @@ Json::Value to_json(const ReplayedRound& round) {
   json["waited_for_room"] = round.waited_for_room;
   json["waited_for_update"] = round.waited_for_update;
   json["update"] = round.update;
-  json["disk_busy"] = round.disk_busy;
+  json["disks"] = Json::arrayValue;
+  for (const auto& [read, written, busy] : round.disks) {
+    Json::Value disk;
+    disk["read"] = Json::UInt64{read.value()};
+    disk["written"] = Json::UInt64{written.value()};
+    disk["busy"] = busy;
+    json["disks"].append(disk);
+  }
   json["read"] = Json::UInt64{round.read.value()};
   json["written"] = Json::UInt64{round.written.value()};
   return json;
@@ -145,8 +163,8 @@ Json::Value to_json(const Case& simulated) {
   }
   json["first"] = to_json(simulation.first);
   json["steady"] = to_json(simulation.steady);
-  if (const double steps = steps_of_endurance(simulation, simulated.machine); steps > 0)
-    json["steps_of_endurance"] = steps;
+  if (const auto least = endurance_of(simulation, simulated.machine))
+    json["steps_of_endurance"] = least->steps;
   json["changes"] = Json::arrayValue;
   for (const Simulation::Change& change : simulation.changes) {
     Json::Value one;
@@ -298,7 +316,7 @@ void add_simulate_command(CLI::App& app, ExitStatus& status) {
       ->capture_default_str();
   command
       ->add_option("--machine", options->machine,
-                   "The rates of its disk, of the uses and of its devices, see docs/simulation.md")
+                   "The rates of its disks, of the uses and of its devices, see docs/simulation.md")
       ->required()
       ->type_name("FILE");
   command

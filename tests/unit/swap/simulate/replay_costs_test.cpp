@@ -12,7 +12,7 @@ constexpr ByteCount page = 4_KiB;
 
 /// A page is read in 1 s, written in 2 s, and used in `use_seconds`.
 ReplayCosts costs_of(double use_seconds) {
-  ReplayCosts costs{.disk = {.read = 4096, .write = 2048, .mixed = 2048}};
+  ReplayCosts costs{.disks = {{.rates = {.read = 4096, .write = 2048, .mixed = 2048}}}};
   costs.use.fill(use_seconds == 0 ? 0 : 4096 / use_seconds);
   return costs;
 }
@@ -38,7 +38,7 @@ TEST(ReplayCosts, CountTheSecondsThatAHandCounts) {
   EXPECT_DOUBLE_EQ(steady.waited_for_loads, 2);
   EXPECT_DOUBLE_EQ(steady.waited_for_room, 4);
   EXPECT_DOUBLE_EQ(steady.seconds, 7);
-  EXPECT_DOUBLE_EQ(steady.disk_busy, 6);
+  EXPECT_DOUBLE_EQ(steady.disks[0].busy, 6);
 }
 
 TEST(ReplayCosts, HideWhatIsReadAheadBehindUses) {
@@ -102,7 +102,49 @@ TEST(ReplayCosts, AreTheSumOfUsesAndWaits) {
     for (int round = 0; round < 3; ++round) {
       const ReplayedRound result = replay->round().value();
       EXPECT_NEAR(result.seconds, result.used + result.waited_for_loads + result.waited_for_room, 1e-6);
-      EXPECT_LE(result.disk_busy, result.seconds + 1e-6);
+      EXPECT_LE(result.disks[0].busy, result.seconds + 1e-6);
+    }
+  }
+}
+
+// Four tensors are read, the first one before any is read ahead.
+TEST(ReplayCosts, AreThoseOfTheDiskOnWhichATensorIs) {
+  const AccessTrace trace = sweep(4, Access::read);
+  const auto read = [&](std::vector<ReplayCosts::Disk> disks) {
+    ReplayCosts costs = costs_of(0);
+    costs.disks = std::move(disks);
+    const auto replay =
+        Replay::create(trace, {.host_budget = page * 8, .lookahead = page * 8, .costs = costs}).value();
+    return replay->round().value();
+  };
+  const DiskRates fast{.read = 4096, .write = 2048, .mixed = 2048}, slow = scaled(fast, 0.5);
+  EXPECT_DOUBLE_EQ(read({{.rates = fast}}).seconds, 4);
+  EXPECT_DOUBLE_EQ(read({{.rates = fast}, {.rates = fast}}).seconds, 3);  // then 1 and 3 on one, 2
+  const ReplayedRound weighted = read({{.rates = fast, .weight = 3}, {.rates = slow, .weight = 1}});
+  EXPECT_DOUBLE_EQ(weighted.seconds, 3);
+  EXPECT_EQ(weighted.disks[0].read, page * 3);
+  EXPECT_EQ(weighted.disks[1].read, page);
+  EXPECT_DOUBLE_EQ(weighted.disks[1].busy, 2);
+  EXPECT_DOUBLE_EQ(read({{.rates = fast}, {.rates = slow}}).seconds, 5);  // then 1 and 3 on the slow one
+}
+
+// What `planned` does not keep of a sweep lies on the disks by their weights: none waits for the other.
+TEST(ReplayCosts, OfASweepAreSharedByTheDisksAsTheirWeightsAre) {
+  for (const std::uint32_t kept : {10u, 50u, 90u}) {
+    for (const double weight : {1.0, 2.0, 3.0}) {
+      SCOPED_TRACE(std::to_string(kept) + " of 120 in memory, weight " + std::to_string(weight));
+      const AccessTrace trace = sweep(120, Access::modify);
+      ReplayCosts costs = costs_of(0);
+      costs.disks.push_back({.rates = scaled(costs.disks[0].rates, weight), .weight = weight});
+      const auto replay =
+          Replay::create(trace, {.host_budget = page * kept, .lookahead = page * 8, .costs = costs}).value();
+      (void)replay->round();
+      const ReplayedRound steady = replay->round().value();
+      const auto moved = [&](std::size_t disk) {
+        return static_cast<double>((steady.disks[disk].read + steady.disks[disk].written).value());
+      };
+      const double all = moved(0) + moved(1), pages = 4.0 * static_cast<double>(page.value());
+      EXPECT_NEAR(moved(1), all * weight / (1 + weight), pages);
     }
   }
 }
@@ -113,13 +155,20 @@ TEST(ReplayCosts, AreAboveZero) {
        {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     for (double DiskRates::*rate : {&DiskRates::read, &DiskRates::write, &DiskRates::mixed}) {
       ReplayCosts costs = costs_of(1);
-      costs.disk.*rate = wrong;
+      costs.disks[0].rates.*rate = wrong;
       const auto refused = Replay::create(trace, {.host_budget = page, .costs = costs});
       ASSERT_FALSE(refused);
-      EXPECT_NE(refused.error().message().find("disk."), std::string::npos) << refused.error().message();
+      EXPECT_NE(refused.error().message().find("disks[0]."), std::string::npos) << refused.error().message();
     }
   }
   ReplayCosts costs = costs_of(1);
+  costs.disks[0].weight = 0;
+  EXPECT_EQ(Replay::create(trace, {.host_budget = page, .costs = costs}).error().code(),
+            ErrorCode::invalid_argument);
+  costs.disks.clear();
+  EXPECT_EQ(Replay::create(trace, {.host_budget = page, .costs = costs}).error().code(),
+            ErrorCode::invalid_argument);
+  costs = costs_of(1);
   costs.use[0] = -1;
   EXPECT_EQ(Replay::create(trace, {.host_budget = page, .costs = costs}).error().code(),
             ErrorCode::invalid_argument);

@@ -34,7 +34,7 @@ AccessTrace step_of_two_units() {
 /// A tile is read in 1 s, updated in 0.5 s and written in 2 s; there is memory for one.
 ReplayedRound steady_round(double shard_seconds, bool shared_processor, bool update_beside = true) {
   const AccessTrace trace = step_of_two_units();
-  ReplayCosts costs{.disk = {.read = 4096, .write = 2048, .mixed = 2048},
+  ReplayCosts costs{.disks = {{.rates = {.read = 4096, .write = 2048, .mixed = 2048}}},
                     .shared_processor = shared_processor};
   costs.use[static_cast<std::size_t>(Purpose::parameter_shard)] = 4096 / shard_seconds;
   costs.use[static_cast<std::size_t>(Purpose::optimizer_tile)] = 4096 / 0.5;

@@ -22,10 +22,10 @@ std::string refusal_of(const std::string& text) {
 TEST(MachineFile, HasRatesAsNumbersOrSizes) {
   const Machine machine =
       MachineFile::parse(std::string("{") + disk + R"(, "use": {"optimizer_tiles": "5 GB"}})", "m").value();
-  EXPECT_EQ(machine.costs.disk.read, 3.4e9);
-  EXPECT_EQ(machine.costs.disk.write, 4e9);
-  EXPECT_EQ(machine.costs.disk.mixed, 3.0 * (1 << 30));
-  EXPECT_EQ(machine.endurance, ByteCount(600'000'000'000'000));
+  EXPECT_EQ(machine.costs.disks[0].rates.read, 3.4e9);
+  EXPECT_EQ(machine.costs.disks[0].rates.write, 4e9);
+  EXPECT_EQ(machine.costs.disks[0].rates.mixed, 3.0 * (1 << 30));
+  EXPECT_EQ(machine.costs.disks[0].endurance, ByteCount(600'000'000'000'000));
   for (std::size_t i = 0; i < tiers::purpose_count; ++i) {
     const bool is_tiles = static_cast<tiers::Purpose>(i) == tiers::Purpose::optimizer_tile;
     EXPECT_EQ(machine.costs.use[i], is_tiles ? 5e9 : 0) << i;
@@ -48,7 +48,52 @@ TEST(MachineFile, HasWhatStepsOfModelsTake) {
 TEST(MachineFile, NeedsOnlyADisk) {
   const Machine machine =
       MachineFile::parse("disk: {read: \"1 GB\", write: \"1 GB\", mixed: 1e9}", "m").value();
-  EXPECT_TRUE(machine.endurance.is_zero());
+  EXPECT_TRUE(machine.costs.disks.at(0).endurance.is_zero());
+}
+
+TEST(MachineFile, HasSeveralDisks) {
+  const Machine alike =
+      MachineFile::parse("disk: {read: 3e9, write: 2e9, mixed: 2.5e9, endurance: 1e12, count: 3}", "m")
+          .value();
+  ASSERT_EQ(alike.costs.disks.size(), 3u);
+  EXPECT_EQ(alike.costs.disks[2].rates.read, 3e9);
+  EXPECT_EQ(alike.costs.disks[2].endurance, ByteCount(1'000'000'000'000));
+  const Machine several =
+      MachineFile::parse(
+          "disks: [{read: 3e9, write: 2e9, mixed: 2.5e9, count: 2}, {read: 1e9, write: 1e9, "
+          "mixed: 1e9}]",
+          "m")
+          .value();
+  ASSERT_EQ(several.costs.disks.size(), 3u);
+  EXPECT_EQ(several.costs.disks[1].weight, 2.5 * several.costs.disks[2].weight);  // as their rates of both
+  EXPECT_EQ(several.costs.disks[2].rates.read, 1e9);
+  const Machine weighed = MachineFile::parse(
+                              "disks: [{read: 3e9, write: 2e9, mixed: 2.5e9, weight: 1}, "
+                              "{read: 1e9, write: 1e9, mixed: 1e9, weight: 4}]",
+                              "m")
+                              .value();
+  EXPECT_EQ(weighed.costs.disks[0].weight, 1);
+  EXPECT_EQ(weighed.costs.disks[1].weight, 4);
+}
+
+TEST(MachineFile, NamesTheDiskThatCannotBeUsed) {
+  const std::string good = "{read: 1e9, write: 1e9, mixed: 1e9}";
+  const std::pair<std::string, const char*> cases[] = {
+      {"disks: [" + good + ", {read: 1e9, write: 1e9, mixed: 9e9}]",
+       "disks[1].mixed, line 1: wanted at most the sum of disks[1].read and disks[1].write"},
+      {"disks: []", "disks, line 1: wanted a list of 1 to 64 objects"},
+      {"disks: 3", "disks, line 1: wanted a list of 1 to 64 objects"},
+      {"disk: " + good + "\ndisks: [" + good + "]", "disk, line 1: wanted disk or disks, got both"},
+      {"disk: {read: 1e9, write: 1e9, mixed: 1e9, count: 0}",
+       "disk.count, line 1: wanted a number of disks from 1"},
+      {"disk: {read: 1e9, write: 1e9, mixed: 1e9, count: 1e9}",
+       "disk.count, line 1: wanted a number of disks from 1"},
+      {"disk: {read: 1e9, write: 1e9, mixed: 1e9, weight: -1}",
+       "disk.weight, line 1: wanted a number from 1e-06"},
+      {"disks: [{read: 1e9, write: 1e9, mixed: 1e9, weight: 1}, " + good + "]",
+       "disks, line 1: wanted a weight of each disk or of none"}};
+  for (const auto& [text, said] : cases)
+    EXPECT_NE(refusal_of(text).find(said), std::string::npos) << said << " in\n" << refusal_of(text);
 }
 
 TEST(MachineFile, NamesEveryProblemWithItsLine) {
@@ -81,7 +126,7 @@ TEST(MachineFile, IsReadFromAFile) {
   const auto file = scratch.path() / "machine.json";
   EXPECT_EQ(MachineFile::read(file).error().code(), ErrorCode::not_found);
   std::ofstream(file) << "{" << disk << "}";
-  EXPECT_EQ(MachineFile::read(file).value().costs.disk.write, 4e9);
+  EXPECT_EQ(MachineFile::read(file).value().costs.disks[0].rates.write, 4e9);
 }
 
 }  // namespace

@@ -75,14 +75,14 @@ TEST(PlannedStep, TakesTheSecondsOfItsPhases) {
 TEST(PlannedStep, TakesWhatTheMachineNeeds) {
   const Planned made = planned(1);
   const double mib = 1 << 20, operations = 2 * mib * 100;
-  Machine node{
-      .costs = {.disk = {.read = 3e9, .write = 2e9, .mixed = 4e9}}, .endurance = 1_GiB, .update = 1e9};
+  Machine node{.costs = {.disks = {{.rates = {.read = 3e9, .write = 2e9, .mixed = 4e9}, .endurance = 1_GiB}}},
+               .update = 1e9};
   TrainingRun run{.ranks = 2, .ranks_per_node = 2, .tokens = 100};
   const auto phases = [&] {
     const Machine share = share_of(node, made.model, made.step.trace, run).value();
-    EXPECT_EQ(share.costs.disk.read, 1.5e9);
-    EXPECT_EQ(share.costs.disk.mixed, 2e9);
-    EXPECT_EQ(share.endurance, 512_MiB);
+    EXPECT_EQ(share.costs.disks[0].rates.read, 1.5e9);
+    EXPECT_EQ(share.costs.disks[0].rates.mixed, 2e9);
+    EXPECT_EQ(share.costs.disks[0].endurance, 512_MiB);
     return seconds_of(made.step.trace, share.costs);
   };
   node.device = {.flops = operations};
@@ -99,7 +99,7 @@ TEST(PlannedStep, TakesWhatTheMachineNeeds) {
 TEST(ModelSimulation, OfManyMicroBatchesIsThatOfAllOfThem) {
   const Planned made = planned(1);
   // Arithmetic and disk take about as long.
-  Machine node{.costs = {.disk = {.read = 3e9, .write = 3e9, .mixed = 3e9}}, .update = 2e9};
+  Machine node{.costs = {.disks = {{.rates = {.read = 3e9, .write = 3e9, .mixed = 3e9}}}}, .update = 2e9};
   node.device.flops = 2e12;
   const auto steady = [&](std::uint32_t micro_batches) {
     const TrainingRun run{.ranks = 2, .ranks_per_node = 2, .micro_batches = micro_batches, .tokens = 1000};
@@ -136,13 +136,13 @@ TEST(ModelSimulation, SaysWhichConfigurationsAndMachinesHelp) {
     }
     return names;
   };
-  Machine node{.costs = {.disk = {.read = 1e8, .write = 1e8, .mixed = 1e8}}, .update = 1e12};
+  Machine node{.costs = {.disks = {{.rates = {.read = 1e8, .write = 1e8, .mixed = 1e8}}}}, .update = 1e12};
   node.device.flops = 1e15;
   const auto of_the_disk = helped(node);
   ASSERT_FALSE(of_the_disk.empty());
   EXPECT_EQ(of_the_disk[0], "state_format split_q8, rounded moments");
   EXPECT_NE(std::find(of_the_disk.begin(), of_the_disk.end(), "disks twice as fast"), of_the_disk.end());
-  node.costs.disk = {.read = 1e12, .write = 1e12, .mixed = 1e12};
+  node.costs.disks = {{.rates = {.read = 1e12, .write = 1e12, .mixed = 1e12}}};
   node.device.flops = 1e9;
   EXPECT_EQ(helped(node), std::vector<std::string>{"devices twice as fast"});
   node.device = {.flops = 1e15, .link = 1e6};
@@ -162,7 +162,9 @@ TEST(PlannedStep, UpdatesTilesInMemoryToo) {
 TEST(PlannedStep, RefusesARankWhoseDeviceHasAll) {
   Planned made = planned(1);
   made.config.offload_param = made.config.offload_optimizer = {};
-  Machine node{.costs = {.disk = {.read = 1, .write = 1, .mixed = 1}}, .update = 1, .device = {.flops = 1}};
+  Machine node{.costs = {.disks = {{.rates = {.read = 1, .write = 1, .mixed = 1}}}},
+               .update = 1,
+               .device = {.flops = 1}};
   const auto refused =
       simulate_model(made.config, made.model, node, {.ranks = 2, .ranks_per_node = 2, .tokens = 1}, 4);
   ASSERT_FALSE(refused);
@@ -171,7 +173,7 @@ TEST(PlannedStep, RefusesARankWhoseDeviceHasAll) {
 
 TEST(PlannedStep, NeedsRatesAndTokens) {
   const Planned made = planned(1);
-  Machine node{.costs = {.disk = {.read = 1, .write = 1, .mixed = 1}}};
+  Machine node{.costs = {.disks = {{.rates = {.read = 1, .write = 1, .mixed = 1}}}}};
   const auto message = [&](std::uint64_t tokens) {
     const auto refused = share_of(node, made.model, made.step.trace, {.tokens = tokens});
     return refused ? "" : refused.error().message();

@@ -22,7 +22,8 @@ AccessTrace sweep(std::uint32_t tiles, Access access) {
 }
 /// A page is read in 1 s, written in 2 s and used in `use_seconds`.
 Machine machine_of(double use_seconds) {
-  Machine machine{.costs = {.disk = {.read = 4096, .write = 2048, .mixed = 2048}}, .endurance = page * 1000};
+  Machine machine{.costs = {.disks = {{.rates = {.read = 4096, .write = 2048, .mixed = 2048},
+                                       .endurance = page * 1000}}}};
   machine.costs.use.fill(4096 / use_seconds);
   return machine;
 }
@@ -35,7 +36,16 @@ TEST(Simulation, HasTheFirstStepAndOneThatStandsForTheRest) {
   EXPECT_DOUBLE_EQ(simulation.first.seconds, 5);
   EXPECT_DOUBLE_EQ(simulation.steady.seconds, 7);
   EXPECT_EQ(simulation.steady.written, page * 2);
-  EXPECT_DOUBLE_EQ(steps_of_endurance(simulation, machine), 500);
+  EXPECT_DOUBLE_EQ(endurance_of(simulation, machine).value().steps, 500);
+}
+
+// Each disk has one of the tiles.
+TEST(Simulation, HasTheEnduranceOfTheDiskThatEndsFirst) {
+  Machine machine = machine_of(0.5);
+  machine.costs.disks.push_back({.rates = machine.costs.disks[0].rates, .endurance = page * 300});
+  const Simulation simulation = simulate(sweep(2, Access::modify), machine, {.host_budget = page}).value();
+  EXPECT_EQ(endurance_of(simulation, machine).value().disk, 1u);
+  EXPECT_DOUBLE_EQ(endurance_of(simulation, machine).value().steps, 300);
 }
 
 TEST(Simulation, PutsFirstWhatHelpsMost) {
@@ -44,7 +54,7 @@ TEST(Simulation, PutsFirstWhatHelpsMost) {
   };
   const auto disk_bound = changes(0.5), use_bound = changes(20);
   ASSERT_EQ(disk_bound.size(), 2u);
-  EXPECT_EQ(disk_bound[0].what, "a disk twice as fast");
+  EXPECT_EQ(disk_bound[0].what, "disks twice as fast");
   EXPECT_DOUBLE_EQ(disk_bound[0].seconds, 4);
   EXPECT_DOUBLE_EQ(disk_bound[1].seconds, 6.5);
   ASSERT_EQ(use_bound.size(), 2u);
@@ -58,7 +68,7 @@ TEST(Simulation, SaysWhereABudgetHelps) {
   ASSERT_FALSE(simulation.changes.empty());
   EXPECT_EQ(simulation.changes[0].what, "25 % more host budget");  // holds all five
   EXPECT_NEAR(simulation.changes[0].seconds, 0.005, 1e-9);
-  EXPECT_DOUBLE_EQ(steps_of_endurance(simulation, machine_of(1)), 0);  // nothing is written
+  EXPECT_FALSE(endurance_of(simulation, machine_of(1)));  // nothing is written
 }
 
 TEST(Simulation, RefusesWhatCannotRun) {
