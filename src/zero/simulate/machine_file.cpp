@@ -115,15 +115,17 @@ void read_use(config::StrictReader& reader, const Json::Value& use, Machine& mac
 }
 
 void read_device(config::StrictReader& reader, const Json::Value& device, Machine& machine) {
-  if (!reader.is_object(device, "device", std::array<std::string_view, 3>{"flops", "link", "host_copy"}))
+  if (!reader.is_object(device, "device",
+                        std::array<std::string_view, 4>{"flops", "link", "host_copy", "update"}))
     return;
   const Json::Value& flops = device["flops"];
   machine.device.flops = flops.isNumeric() ? flops.asDouble() : 0;
   if (!(machine.device.flops >= 1 && machine.device.flops <= flops_max))
     reader.report(flops.isNull() ? device : flops, "device.flops",
                   "wanted floating-point operations a second, such as 1.2e14, from 1 to 1e18" + got(flops));
-  for (const auto& [key, rate] :
-       {std::pair("link", &machine.device.link), {"host_copy", &machine.device.host_copy}})
+  for (const auto& [key, rate] : {std::pair("link", &machine.device.link),
+                                  {"host_copy", &machine.device.host_copy},
+                                  {"update", &machine.device.update}})
     if (device.isMember(key)) *rate = number(reader, device, "device", key, rate_max);
 }
 

@@ -21,6 +21,50 @@ Error not_given(const char* key) {
       .advice("add it, see docs/simulation.md");
 }
 
+/// What the update of a step uses in host memory.
+struct UpdateBytes {
+  std::uint64_t tiles = 0;  // their number
+  double states = 0, read = 0, written = 0;
+};
+
+UpdateBytes update_bytes(const swap::AccessTrace& trace) {
+  UpdateBytes bytes;
+  for (const auto& use : trace.uses) {
+    if (!is_update(trace, use)) continue;
+    const auto& tensor = trace.tensors[use.tensor];
+    const auto size = static_cast<double>(tensor.size.value());
+    if (tensor.purpose == tiers::Purpose::optimizer_tile) {
+      ++bytes.tiles;
+      bytes.states += size;
+    }
+    if (use.access != swap::Access::overwrite) bytes.read += size;
+    if (use.access != swap::Access::read) bytes.written += size;
+  }
+  return bytes;
+}
+
+/// Seconds of an update without waits. `part`: of the processors, that the rank has.
+Result<double> update_seconds(const Machine& node, double part, const PlannedStep& step) {
+  const UpdateBytes bytes = update_bytes(step.trace);
+  if (bytes.tiles == 0) return 0.0;
+  double by_cpu = 0, on_device = 0;  // of all tiles
+  if (step.update.by_cpu) {
+    if (node.update == 0) return not_given("update");
+    by_cpu = bytes.states / (node.update * part);
+  }
+  if (step.update.device_slots > 0) {
+    if (node.device.host_copy == 0) return not_given("device.host_copy");
+    on_device = std::max(seconds_at(std::max(bytes.read, bytes.written), node.device.host_copy),
+                         seconds_at(bytes.states, node.device.update));
+  }
+  if (step.update.device_slots == 0) return by_cpu;
+  if (!step.update.by_cpu) return on_device;
+  if (step.update.split == UpdateSplit::automatic) return 1 / (1 / by_cpu + 1 / on_device);
+  const double ratio =
+      static_cast<double>(step.update.tiles_on_device) / static_cast<double>(bytes.tiles);  // at most 1
+  return std::max((1 - ratio) * by_cpu, ratio * on_device);
+}
+
 }  // namespace
 
 double model_operations(const ModelLayout& model, const TrainingRun& run) {
@@ -28,14 +72,13 @@ double model_operations(const ModelLayout& model, const TrainingRun& run) {
          run.micro_batches;
 }
 
-Result<Machine> share_of(const Machine& node, const ModelLayout& model, const swap::AccessTrace& trace,
+Result<Machine> share_of(const Machine& node, const ModelLayout& model, const PlannedStep& step,
                          const TrainingRun& run) {
   if (run.tokens == 0)
     return Error::invalid_argument("simulate").object("tokens").wanted("1 or more").got(std::uint64_t{0});
   if (node.device.flops == 0) return not_given("device.flops");
-  if (node.update == 0) return not_given("update");
-  if (std::all_of(trace.uses.begin(), trace.uses.end(),
-                  [&](const auto& use) { return is_update(trace, use); })) {
+  if (std::all_of(step.trace.uses.begin(), step.trace.uses.end(),
+                  [&](const auto& use) { return is_update(step.trace, use); })) {
     return Error::unsupported("simulate")
         .reason("the rank keeps parameters and gradients on its device, so that no use of them is simulated")
         .wanted("offload_param or offload_optimizer on cpu or nvme")
@@ -57,15 +100,11 @@ Result<Machine> share_of(const Machine& node, const ModelLayout& model, const sw
     return std::max({seconds_at(operations, node.device.flops), seconds_at(others * times, node.device.link),
                      seconds_at(shards * times, node.device.host_copy)});
   };
-  double tiles = 0;
-  for (const auto& use : trace.uses) {
-    const auto& tensor = trace.tensors[use.tensor];
-    if (tensor.purpose == tiers::Purpose::optimizer_tile) tiles += static_cast<double>(tensor.size.value());
-  }
-  set_use(share.costs, trace,
+  PENSTOCK_TRY_ASSIGN(const double update, update_seconds(node, 1 / parts, step));
+  set_use(share.costs, step.trace,
           {.forward = longest(forward, 1),
            .backward = longest(forward * (2 + run.repeated_forward), 2),
-           .update = tiles / (node.update / parts)});
+           .update = update});
   return share;
 }
 
@@ -89,6 +128,10 @@ std::vector<Alternative> alternatives(const Config& config, const Machine& node,
          changed.penstock.host_budget = ByteCount(host_budget.value() / 4 * 5);
          changed.penstock.node_budgets.clear();
        }}};
+  if (node.device.host_copy > 0) {
+    all.push_back({"copies to and from devices twice as fast",
+                   [](Config&, Machine& machine) { machine.device.host_copy *= 2; }});
+  }
   if (node.device.link > 0)
     all.push_back({"links twice as fast", [](Config&, Machine& machine) { machine.device.link *= 2; }});
   if (config.dtype == DType::fp32) return all;
@@ -110,7 +153,7 @@ Result<ModelSimulation> replay_once(const Config& config, const ModelLayout& mod
   ModelSimulation once;
   PENSTOCK_TRY_ASSIGN(once.step, plan_step(config, model, plan, {.micro_batches = run.micro_batches}));
   once.step.options.steps = steps;
-  PENSTOCK_TRY_ASSIGN(once.share, share_of(node, model, once.step.trace, run));
+  PENSTOCK_TRY_ASSIGN(once.share, share_of(node, model, once.step, run));
   PENSTOCK_TRY_ASSIGN(once.simulation, simulate_steps(once.step.trace, once.share, once.step.options));
   return once;
 }

@@ -13,17 +13,19 @@ struct TrainingRun {
   double repeated_forward = 0;      ///< the part of the forward that the backward repeats; 1: all of it
   tiers::DeviceMemory device_memory = tiers::DeviceMemory::separate;
 };
-/// What one rank has of a node that `ranks_per_node` share: of the disk, its endurance and the update, a part; its own
-/// device. Its uses are those of a step of `model` that is in `trace`.
+/// What one rank has of a node that `ranks_per_node` share: of each disk, its endurance and the update, a part; its own
+/// device. Its uses are those of `step`, a step of `model`.
 ///
 /// Of the P parameters, with which each token takes 2 P operations in the forward, and 4 P and what is repeated of the
 /// forward in the backward, a gather brings those of the other ranks, and the rank's shard is copied from host memory.
 /// Whichever takes longest is what a forward or a backward takes; a backward reduces gradients, too, which is as much.
+/// Tiles that the device updates take what their bytes need to and from it, and what it needs for them. The device and
+/// the processors update at the same time: each its part of the tiles, or with UpdateSplit::automatic all together.
 ///
 /// Errors: invalid_argument, for rates that the machine does not give, and for no tokens; unsupported, for a trace
 /// without uses of shards and gradients, as of a rank that has both on its device.
-[[nodiscard]] Result<Machine> share_of(const Machine& node, const ModelLayout& model,
-                                       const swap::AccessTrace& trace, const TrainingRun& run);
+[[nodiscard]] Result<Machine> share_of(const Machine& node, const ModelLayout& model, const PlannedStep& step,
+                                       const TrainingRun& run);
 /// Operations of a rank's step in which nothing is repeated: 6 P for each token.
 [[nodiscard]] double model_operations(const ModelLayout& model, const TrainingRun& run);
 

@@ -23,6 +23,7 @@ Result<PlannedStep> plan_step(const Config& config, const ModelLayout& model, co
                   .lookahead = runtime.lookahead,
                   .update_beside = true,
                   .dropped_ahead = plan.tiles_ahead};
+  step.update = plan.update;
   return step;
 }
 

@@ -9,6 +9,7 @@ namespace penstock::zero::simulate {
 struct PlannedStep {
   swap::AccessTrace trace;
   SimulationOptions options;
+  MemoryPlan::Update update;  ///< which processor updates the tiles
 };
 
 /// The trace that the layout gives, with all tiles, and the settings of the runtime of `plan`: of its host memory, what

@@ -35,7 +35,7 @@ TEST(MachineFile, HasRatesAsNumbersOrSizes) {
 TEST(MachineFile, HasWhatStepsOfModelsTake) {
   const Machine machine =
       MachineFile::parse(std::string("{") + disk + R"(, "update": "9 GB", "shared_processor": true,
-        "device": {"flops": 1.2e14, "link": "20 GB", "host_copy": 12e9}})",
+        "device": {"flops": 1.2e14, "link": "20 GB", "host_copy": 12e9, "update": "1 TB"}})",
                          "m")
           .value();
   EXPECT_EQ(machine.update, 9e9);
@@ -43,6 +43,7 @@ TEST(MachineFile, HasWhatStepsOfModelsTake) {
   EXPECT_EQ(machine.device.flops, 1.2e14);
   EXPECT_EQ(machine.device.link, 20e9);
   EXPECT_EQ(machine.device.host_copy, 12e9);
+  EXPECT_EQ(machine.device.update, 1e12);
 }
 
 TEST(MachineFile, NeedsOnlyADisk) {

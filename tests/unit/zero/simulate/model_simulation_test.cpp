@@ -79,7 +79,7 @@ TEST(PlannedStep, TakesWhatTheMachineNeeds) {
                .update = 1e9};
   TrainingRun run{.ranks = 2, .ranks_per_node = 2, .tokens = 100};
   const auto phases = [&] {
-    const Machine share = share_of(node, made.model, made.step.trace, run).value();
+    const Machine share = share_of(node, made.model, made.step, run).value();
     EXPECT_EQ(share.costs.disks[0].rates.read, 1.5e9);
     EXPECT_EQ(share.costs.disks[0].rates.mixed, 2e9);
     EXPECT_EQ(share.costs.disks[0].endurance, 512_MiB);
@@ -96,6 +96,36 @@ TEST(PlannedStep, TakesWhatTheMachineNeeds) {
   EXPECT_NEAR(phases().first, 5 + 10, 1e-9);
 }
 
+// A rank has 2^19 parameters: 12 bytes of states, 2 of gradients and 2 of parameters each, of which 14 go to the device
+// and 14 come back.
+TEST(PlannedStep, UpdatesTilesOnBothProcessors) {
+  const double elements = 1 << 19;
+  Machine node{.costs = {.disks = {{.rates = {.read = 3e9, .write = 2e9, .mixed = 4e9}}}},
+               .update = 4 * 12 * elements};
+  node.device = {.flops = 1e12, .host_copy = 14 * elements};
+  const auto update = [&](UpdateSplit split, double cpu_ratio) {
+    Planned made = planned(1);
+    made.config.penstock.update_split = split;
+    made.config.cpu_update_ratio = cpu_ratio;
+    made.plan = plan_memory(made.config, made.model, 2, 2).value();
+    made.step = plan_step(made.config, made.model, made.plan, {}).value();
+    const auto share = share_of(node, made.model, made.step, {.ranks = 2, .ranks_per_node = 2, .tokens = 1});
+    return share ? seconds_of(made.step.trace, share->costs).second : -1;
+  };
+  using enum UpdateSplit;
+  EXPECT_NEAR(update(ratio, 1), 0.5, 1e-4);  // half of the node's processors
+  EXPECT_NEAR(update(ratio, 0), 1, 1e-4);
+  EXPECT_NEAR(update(ratio, 0.5), 0.5, 1e-4);  // half of the tiles, on the device
+  EXPECT_NEAR(update(automatic, 1), 1 / (1 / 0.5 + 1 / 1.0), 1e-4);
+  node.device.update = 12 * elements / 3;
+  EXPECT_NEAR(update(ratio, 0), 3, 1e-4);
+  node.update = 0;
+  EXPECT_NEAR(update(ratio, 0), 3, 1e-4);  // no processor updates
+  EXPECT_EQ(update(ratio, 0.5), -1);
+  node.device.host_copy = 0;
+  EXPECT_EQ(update(ratio, 0), -1);
+}
+
 TEST(ModelSimulation, OfManyMicroBatchesIsThatOfAllOfThem) {
   const Planned made = planned(1);
   // Arithmetic and disk take about as long.
@@ -110,7 +140,7 @@ TEST(ModelSimulation, OfManyMicroBatchesIsThatOfAllOfThem) {
   // As if the step had been replayed: forty micro-batches in the trace, of which none is left out.
   const Planned whole = planned(40);
   const TrainingRun run{.ranks = 2, .ranks_per_node = 2, .micro_batches = 40, .tokens = 1000};
-  const Machine share = share_of(node, made.model, whole.step.trace, run).value();
+  const Machine share = share_of(node, made.model, whole.step, run).value();
   const auto replayed = simulate_steps(whole.step.trace, share, whole.step.options).value().steady;
 
   EXPECT_GT(forty.seconds, sixteen.seconds * 2);
@@ -175,7 +205,7 @@ TEST(PlannedStep, NeedsRatesAndTokens) {
   const Planned made = planned(1);
   Machine node{.costs = {.disks = {{.rates = {.read = 1, .write = 1, .mixed = 1}}}}};
   const auto message = [&](std::uint64_t tokens) {
-    const auto refused = share_of(node, made.model, made.step.trace, {.tokens = tokens});
+    const auto refused = share_of(node, made.model, made.step, {.tokens = tokens});
     return refused ? "" : refused.error().message();
   };
   EXPECT_NE(message(0).find("tokens"), std::string::npos);
