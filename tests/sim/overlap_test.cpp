@@ -1,6 +1,7 @@
 // How much of a step hides behind its arithmetic, in virtual time: ten equal units, each of whose forward, backward,
 // copies, reads and writes takes a millisecond.
 #include "kit/timed_steps.hpp"
+#include "zero/layout/step_trace.hpp"
 
 #include <gtest/gtest.h>
 
@@ -79,6 +80,35 @@ TEST(Overlap, HidesTheTransfersOfCheckpointsOnDisk) {
   EXPECT_EQ(plan.disk_checkpoints, plan.checkpoints.size * units);
   EXPECT_LE(with.forward, 1.05 * without.forward);
   EXPECT_LE(with.backward, 1.05 * without.backward);
+}
+
+// What leaves the device, and what of that is written, are those of the derived trace, in which the first ones leave.
+TEST(Overlap, MovesTheCheckpointsOfTheDerivedTrace) {
+  TimedRank::Options options = machine();
+  options.config.offload_optimizer = on_disk();
+  options.model.checkpoints = {.count = units, .size = ByteCount(unit_elements * 2)};
+  const auto plan = [&options] {
+    return plan_memory(options.config, options.model, 1, 1, tiers::DeviceMemory::separate).value();
+  };
+  const MemoryPlan smallest = plan();
+  for (const std::uint32_t more : {0u, 3u, 7u}) {
+    options.config.penstock.device_budget = smallest.device_budget + smallest.checkpoints.size * more;
+    const auto trace = derive_trace(options.config, options.model, plan(), {.checkpoints = true}).value();
+    ByteCount derived;
+    for (const auto& [tensor, access] : trace.uses) {
+      const auto& used = trace.tensors[tensor];
+      if (used.purpose == tiers::Purpose::checkpoint && access == swap::Access::overwrite && used.on_disk)
+        derived += used.size;
+    }
+    TimedRank rank(options);
+    for (int step = 0; step < 3; ++step) measure_step(rank);
+    rank.run_dry();
+    const ByteCount before = rank.ledger().traffic(tiers::Purpose::checkpoint).written;
+    measure_step(rank);
+    rank.run_dry();
+    EXPECT_EQ(rank.ledger().traffic(tiers::Purpose::checkpoint).written - before, derived) << more;
+    EXPECT_EQ(derived, options.model.checkpoints.size * (units - plan().checkpoints.device_slots)) << more;
+  }
 }
 
 // The disk needs as long as the device for a unit's states.

@@ -73,16 +73,10 @@ Result<void> EngineState::open_checkpoints() {
   }
   for (std::uint32_t i = 0; plan.leave_device() && i < plan.count; ++i) {
     const bool on_disk = i < plan.count - plan.in_host;
-    PENSTOCK_TRY_ASSIGN(
-        const auto tensor,
-        context_.runtime.add(
-            {.name = "checkpoint " + std::to_string(i),
-             .key = {.owner = options_.engine_number, .unit = i, .role = tiers::Purpose::checkpoint},
-             .purpose = tiers::Purpose::checkpoint,
-             .size = options_.model.checkpoints.size,
-             .write_behind = on_disk,
-             .sealed_in_pass = options_.config.penstock.integrity == Integrity::off},
-            on_disk));
+    tiers::TensorDescription description = checkpoint_tensor(i, options_.model.checkpoints.size, on_disk);
+    description.key = {.owner = options_.engine_number, .unit = i, .role = tiers::Purpose::checkpoint};
+    description.sealed_in_pass = options_.config.penstock.integrity == Integrity::off;
+    PENSTOCK_TRY_ASSIGN(const auto tensor, context_.runtime.add(std::move(description), on_disk));
     tensors_.push_back(tensor);
     tensors.push_back(tensor);
   }

@@ -39,6 +39,13 @@ tiers::TensorDescription incoming_gradient_tensor(const Config& config, const Fl
           .transient = true};
 }
 
+tiers::TensorDescription checkpoint_tensor(std::uint32_t number, ByteCount size, bool on_disk) {
+  return {.name = "checkpoint " + std::to_string(number),
+          .purpose = Purpose::checkpoint,
+          .size = size,
+          .write_behind = on_disk};
+}
+
 TilePlace place_of_tile(const MemoryPlan& plan, std::uint64_t tile) {
   if (!plan.tiles_on_disk) return TilePlace::memory;
   return plan.tile_at_home(tile) ? TilePlace::home : TilePlace::disk;

@@ -20,6 +20,8 @@ namespace penstock::zero {
 [[nodiscard]] tiers::TensorDescription gradient_tensor(const Config& config, const FlatLayout& flat);
 /// A reduced gradient on its way to the accumulated one.
 [[nodiscard]] tiers::TensorDescription incoming_gradient_tensor(const Config& config, const FlatLayout& flat);
+/// An activation checkpoint that may leave the device.
+[[nodiscard]] tiers::TensorDescription checkpoint_tensor(std::uint32_t number, ByteCount size, bool on_disk);
 /// Where a tile is that the device does not keep.
 enum class TilePlace : std::uint8_t {
   memory,  ///< only in host memory

@@ -51,6 +51,8 @@ class Step final : private FlatResidency::Effects {
         plan_(plan),
         micro_batches_(shape.micro_batches),
         all_tiles_(shape.all_tiles),
+        checkpoints_leaving_(shape.checkpoints ? plan.checkpoints.count - plan.checkpoints.device_slots : 0),
+        checkpoint_size_(model.checkpoints.size),
         shards_(model, plan.ranks),
         flats_(shards_.flats().size()),
         device_(tiers::Tier::device, plan.device_flats(), ledger_),
@@ -64,6 +66,7 @@ class Step final : private FlatResidency::Effects {
   Result<void> run(Writer& writer) {
     writer_ = &writer;
     for (Flat& flat : flats_) flat = {};
+    checkpoints_.assign(plan_.checkpoints.count, {});
     PENSTOCK_TRY(residency_.begin_step(order(), *this));
     const std::uint64_t units = shards_.unit_count();
     for (std::uint64_t i = 0; i < 2 * units * micro_batches_; ++i)
@@ -91,11 +94,22 @@ class Step final : private FlatResidency::Effects {
     residency_.lease(unit);
     const bool trains = backward && !shards_.trained_by(unit).empty();
     if (trains) PENSTOCK_TRY(residency_.open_gradients(unit, *this));
+    use_checkpoint(unit, backward ? Access::read : Access::overwrite);
     residency_.release(unit);
     if (!trains) return ok();
     for (const std::uint32_t flat : shards_.trained_by(unit))
       if (residency_.close_gradient(flat)) ++flats_[flat].closed;
     return residency_.reduce_buckets(*this);
+  }
+
+  /// In the order of a forward and a backward the first checkpoints are needed last: they make room.
+  void use_checkpoint(std::uint32_t unit, Access access) {
+    const std::uint32_t before = shards_.unit_count() > plan_.checkpoints.count ? 1 : 0;
+    if (unit < before || unit - before >= checkpoints_leaving_) return;
+    const std::uint32_t checkpoint = unit - before;
+    const bool on_disk = checkpoint < plan_.checkpoints.count - plan_.checkpoints.in_host;
+    writer_->use(checkpoints_[checkpoint], checkpoint_tensor(checkpoint, checkpoint_size_, on_disk), on_disk,
+                 access);
   }
 
   void update() {
@@ -153,6 +167,9 @@ class Step final : private FlatResidency::Effects {
   const MemoryPlan& plan_;
   const std::uint32_t micro_batches_;
   const bool all_tiles_;
+  const std::uint32_t checkpoints_leaving_;  // the device
+  const ByteCount checkpoint_size_;
+  std::vector<std::optional<std::uint32_t>> checkpoints_;  // their numbers in the trace
   const ShardLayout shards_;
   std::vector<Flat> flats_;
   tiers::Ledger ledger_;
@@ -180,6 +197,11 @@ Result<swap::AccessTrace> derive_trace(const Config& config, const ModelLayout& 
         .got(shape.rank);
   if (shape.micro_batches == 0)
     return Error::invalid_argument(operation).object("micro_batches").wanted("1 or more").got(0u);
+  if (shape.checkpoints && plan.checkpoints.count > model.units.size())
+    return Error::invalid_argument(operation)
+        .object("checkpoints")
+        .wanted("at most " + std::to_string(model.units.size()) + ", the input of each unit")
+        .got(plan.checkpoints.count);
   Step step(config, model, plan, shape);
   Writer first("first"), next("train");
   PENSTOCK_TRY(step.run(first));  // what stays gathered is there from then on

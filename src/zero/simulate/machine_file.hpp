@@ -29,7 +29,8 @@ struct Machine {
 ///     {
 ///       "disk": {"read": "6.8 GB", "write": "4 GB", "mixed": "5.1 GB", "endurance": "600 TB", "count": 2},
 ///       "use": {"parameter_shards": "20 GB", "optimizer_tiles": "9 GB"},   // of traces; others take no time
-///       "update": "9 GB", "device": {"flops": 1.2e14, "link": "20 GB", "host_copy": "12 GB", "update": "1.3 TB"},   // of models
+///       "update": "9 GB",                                                  // of models, as the devices
+///       "device": {"flops": 1.2e14, "link": "20 GB", "host_copy": "12 GB", "update": "1.3 TB"},
 ///       "shared_processor": true   // the update and the trainer share it
 ///     }
 struct MachineFile {

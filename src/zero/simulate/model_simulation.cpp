@@ -43,6 +43,17 @@ UpdateBytes update_bytes(const swap::AccessTrace& trace) {
   return bytes;
 }
 
+/// Bytes of the checkpoints that leave the device in a step, and come back.
+double checkpoint_bytes(const swap::AccessTrace& trace) {
+  double bytes = 0;
+  for (const auto& use : trace.uses) {
+    const auto& tensor = trace.tensors[use.tensor];
+    if (tensor.purpose == tiers::Purpose::checkpoint && use.access == swap::Access::read)
+      bytes += static_cast<double>(tensor.size.value());
+  }
+  return bytes;
+}
+
 /// Seconds of an update without waits. `part`: of the processors, that the rank has.
 Result<double> update_seconds(const Machine& node, double part, const PlannedStep& step) {
   const UpdateBytes bytes = update_bytes(step.trace);
@@ -96,14 +107,15 @@ Result<Machine> share_of(const Machine& node, const ModelLayout& model, const Pl
   const double shards =
                    static_cast<double>(size_of(run.dtype).value()) * parameters / ranks * run.micro_batches,
                others = shards * (ranks - 1);  // bytes
-  const auto longest = [&](double operations, double times) {
+  const double checkpoints = checkpoint_bytes(step.trace);
+  const auto longest = [&](double operations, double times, double copied) {
     return std::max({seconds_at(operations, node.device.flops), seconds_at(others * times, node.device.link),
-                     seconds_at(shards * times, node.device.host_copy)});
+                     seconds_at(copied, node.device.host_copy)});
   };
   PENSTOCK_TRY_ASSIGN(const double update, update_seconds(node, 1 / parts, step));
   set_use(share.costs, step.trace,
-          {.forward = longest(forward, 1),
-           .backward = longest(forward * (2 + run.repeated_forward), 2),
+          {.forward = longest(forward, 1, std::max(shards, checkpoints)),  // these come, those leave
+           .backward = longest(forward * (2 + run.repeated_forward), 2, shards * 2 + checkpoints),
            .update = update});
   return share;
 }

@@ -17,8 +17,9 @@ struct TrainingRun {
 /// device. Its uses are those of `step`, a step of `model`.
 ///
 /// Of the P parameters, with which each token takes 2 P operations in the forward, and 4 P and what is repeated of the
-/// forward in the backward, a gather brings those of the other ranks, and the rank's shard is copied from host memory.
-/// Whichever takes longest is what a forward or a backward takes; a backward reduces gradients, too, which is as much.
+/// forward in the backward, a gather brings those of the other ranks. The rank's shard is copied from host memory,
+/// checkpoints that leave the device to it and back. Whichever takes longest is what a forward or a backward takes; a
+/// backward reduces gradients, too, which is as much.
 /// Tiles that the device updates take what their bytes need to and from it, and what it needs for them. The device and
 /// the processors update at the same time: each its part of the tiles, or with UpdateSplit::automatic all together.
 ///

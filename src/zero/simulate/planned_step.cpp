@@ -10,9 +10,9 @@ namespace penstock::zero::simulate {
 Result<PlannedStep> plan_step(const Config& config, const ModelLayout& model, const MemoryPlan& plan,
                               const StepShape& shape) {
   PlannedStep step;
-  StepShape of_all_tiles = shape;
-  of_all_tiles.all_tiles = true;
-  PENSTOCK_TRY_ASSIGN(step.trace, derive_trace(config, model, plan, of_all_tiles));
+  StepShape whole = shape;
+  whole.all_tiles = whole.checkpoints = true;
+  PENSTOCK_TRY_ASSIGN(step.trace, derive_trace(config, model, plan, whole));
   const swap::RuntimeOptions runtime = plan.runtime_options(config, 0);
   ByteCount resident;
   for (const auto& tensor : step.trace.tensors)
@@ -35,8 +35,12 @@ void set_use(swap::ReplayCosts& costs, const swap::AccessTrace& trace, const Pha
     const auto bytes = static_cast<double>(tensor.size.value());
     if (tensor.purpose == Purpose::optimizer_tile) {
       tiles += bytes;
-    } else if (!is_update(trace, use)) {
-      (tensor.purpose == Purpose::parameter_shard ? shards : gradients) += bytes;
+    } else if (is_update(trace, use)) {
+      continue;
+    } else if (tensor.purpose == Purpose::parameter_shard) {
+      shards += bytes;
+    } else if (tensor.purpose == Purpose::gradient_shard) {
+      gradients += bytes;
     }
   }
   const auto set = [&](Purpose purpose, double bytes, double of_them) {

@@ -12,8 +12,8 @@ struct PlannedStep {
   MemoryPlan::Update update;  ///< which processor updates the tiles
 };
 
-/// The trace that the layout gives, with all tiles, and the settings of the runtime of `plan`: of its host memory, what
-/// the trace uses.
+/// The trace that the layout gives, with all tiles and checkpoints, and the settings of the runtime of `plan`: of its
+/// host memory, what the trace uses.
 ///
 /// Errors: those of derive_trace().
 [[nodiscard]] Result<PlannedStep> plan_step(const Config& config, const ModelLayout& model,

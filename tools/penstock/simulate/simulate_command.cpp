@@ -37,7 +37,7 @@ struct SimulateOptions {
   std::string model, config;
   std::uint32_t gpus = 1, nodes = 1;
   std::uint64_t tokens = 0;
-  bool recompute = false;
+  bool recompute = false, offload_activations = false;
   std::string memory_device;
   std::string device_memory = "separate";
   std::uint32_t steps = 4, dropped_ahead = 4;
@@ -230,21 +230,28 @@ Result<Case> case_of_model(const SimulateOptions& options) {
                         parse_size(operation, "--host-budget", options.host_budget));
     config.penstock.node_budgets.clear();
   }
-  zero::simulate::TrainingRun run{.ranks = ranks,
-                                  .ranks_per_node = options.gpus,
-                                  .micro_batches = config.gradient_accumulation_steps,
-                                  .tokens = options.tokens,
-                                  .dtype = config.dtype,
-                                  .repeated_forward = options.recompute ? 1.0 : 0.0,
-                                  .device_memory = options.device_memory == "host"
-                                                       ? tiers::DeviceMemory::host
-                                                       : tiers::DeviceMemory::separate};
+  zero::simulate::TrainingRun run{
+      .ranks = ranks,
+      .ranks_per_node = options.gpus,
+      .micro_batches = config.gradient_accumulation_steps,
+      .tokens = options.tokens,
+      .dtype = config.dtype,
+      .repeated_forward = options.recompute || options.offload_activations ? 1.0 : 0.0,
+      .device_memory =
+          options.device_memory == "host" ? tiers::DeviceMemory::host : tiers::DeviceMemory::separate};
   std::string title = fmt::format("{}, one of {} ranks", model.name, ranks);
   if (!options.memory_device.empty()) {
     PENSTOCK_TRY_ASSIGN(const auto planned, recomputation_of(options, config, model, run));
     run.repeated_forward = planned.repeated();
     title +=
         fmt::format(", {} of {} blocks repeat their forward", planned.blocks - planned.kept, planned.blocks);
+  }
+  if (options.offload_activations) {
+    PENSTOCK_TRY_ASSIGN(const auto* const shape,
+                        zero::estimate::find_shape(options.model, "--offload-activations"));
+    model.layout.checkpoints = {
+        .count = static_cast<std::uint32_t>(shape->layers),
+        .size = zero::estimate::activations_of(*shape, config.dtype, options.tokens).checkpoint};
   }
   PENSTOCK_TRY_ASSIGN(auto simulated, simulate_model(config, model.layout, node, run, options.steps));
   return Case{.title = std::move(title),
@@ -302,12 +309,21 @@ void add_simulate_command(CLI::App& app, ExitStatus& status) {
   CLI::Option* const recompute =
       command->add_flag("--recompute", options->recompute, "Of the model: the backward repeats the forward")
           ->needs(model);
+  CLI::Option* const memory_device =
+      command
+          ->add_option("--memory-device", options->memory_device,
+                       "Of a preset: memory of a device; as many blocks repeat their forward as must")
+          ->type_name("SIZE")
+          ->needs(model)
+          ->excludes(recompute);
   command
-      ->add_option("--memory-device", options->memory_device,
-                   "Of a preset: memory of a device; as many blocks repeat their forward as must")
-      ->type_name("SIZE")
+      ->add_flag("--offload-activations", options->offload_activations,
+                 "Of a preset: the backward repeats the forward of each block from its input, which the "
+                 "engine keeps "
+                 "on the device, in host memory or on NVMe")
       ->needs(model)
-      ->excludes(recompute);
+      ->excludes(recompute)
+      ->excludes(memory_device);
   command
       ->add_option("--device-memory", options->device_memory,
                    "Of the model: separate, as of a GPU, or host, for a run on the CPU")

@@ -115,7 +115,7 @@ TEST(PlannedStep, UpdatesTilesOnBothProcessors) {
   using enum UpdateSplit;
   EXPECT_NEAR(update(ratio, 1), 0.5, 1e-4);  // half of the node's processors
   EXPECT_NEAR(update(ratio, 0), 1, 1e-4);
-  EXPECT_NEAR(update(ratio, 0.5), 0.5, 1e-4);  // half of the tiles, on the device
+  EXPECT_NEAR(update(ratio, 0.25), 0.75, 1e-4);  // three quarters of the tiles, on the device
   EXPECT_NEAR(update(automatic, 1), 1 / (1 / 0.5 + 1 / 1.0), 1e-4);
   node.device.update = 12 * elements / 3;
   EXPECT_NEAR(update(ratio, 0), 3, 1e-4);
@@ -124,6 +124,35 @@ TEST(PlannedStep, UpdatesTilesOnBothProcessors) {
   EXPECT_EQ(update(ratio, 0.5), -1);
   node.device.host_copy = 0;
   EXPECT_EQ(update(ratio, 0), -1);
+}
+
+// Of the checkpoints of four units the device has room for three: the first one leaves it, and comes back.
+TEST(PlannedStep, CopiesCheckpointsThatLeaveTheDevice) {
+  Planned made = planned(1);
+  const double mib = 1 << 20;
+  made.model.checkpoints = {.count = 4, .size = 1_MiB};
+  Machine node{.costs = {.disks = {{.rates = {.read = 3e9, .write = 2e9, .mixed = 4e9}}}}, .update = 1e9};
+  node.device = {.flops = 1e15, .host_copy = mib};
+  const auto trainer = [&] {
+    made.plan = plan_memory(made.config, made.model, 2, 2).value();
+    made.step = plan_step(made.config, made.model, made.plan, {}).value();
+    const auto share =
+        share_of(node, made.model, made.step, {.ranks = 2, .ranks_per_node = 2, .tokens = 1}).value();
+    return seconds_of(made.step.trace, share.costs).first;
+  };
+  EXPECT_NEAR(trainer(), 1 + 2 + 1,
+              1e-9);  // 1 MiB of shards in the forward, twice of them and 1 MiB in the backward
+  const swap::AccessTrace& trace = made.step.trace;
+  const auto name = [&](std::size_t use) { return trace.tensors[trace.uses[use].tensor].name; };
+  EXPECT_EQ(name(1), "1 parameter shard");  // gathered ahead
+  EXPECT_EQ(name(2), "checkpoint 0");       // the input of the first of four units
+  made.model.checkpoints.size = 3_MiB;
+  EXPECT_NEAR(trainer(), 3 + 2 + 3, 1e-9);
+  made.model.checkpoints.count = 3;
+  EXPECT_NEAR(trainer(), 1 + 2, 1e-9);
+  made.model.checkpoints.count = 5;
+  made.plan = plan_memory(made.config, made.model, 2, 2).value();
+  EXPECT_EQ(plan_step(made.config, made.model, made.plan, {}).error().code(), ErrorCode::invalid_argument);
 }
 
 TEST(ModelSimulation, OfManyMicroBatchesIsThatOfAllOfThem) {
