@@ -7,8 +7,8 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <optional>
 #include <utility>
+#include <vector>
 
 namespace penstock::zero {
 
@@ -23,18 +23,42 @@ double seconds_of_step(std::chrono::nanoseconds of_all, const StepTimes& times) 
   return seconds(of_all) / static_cast<double>(times.steps);
 }
 
-/// Bytes a second of all drives together; none if they have moved nothing.
-std::optional<double> drive_rate(const RunReport& report) {
-  double sum = 0;
+constexpr double no_limit = 1e15;  // bytes a second
+
+double of(ByteCount bytes) {
+  return static_cast<double>(bytes.value());
+}
+
+/// The drives at their limits, or else at the rate at which they have moved bytes; `ranks` have as much of them. If none
+/// has moved anything, one on which nothing takes time.
+std::vector<swap::ReplayCosts::Disk> disks_of(const RunReport& report, double ranks) {
+  std::vector<swap::ReplayCosts::Disk> disks;
+  const auto add = [&](double rate, double weight) {
+    disks.push_back({.rates = {.read = rate, .write = rate, .mixed = rate}, .weight = weight});
+  };
   for (const RunReport::Drive& drive : report.drives) {
-    const double moved = static_cast<double>(drive.read.value()) + static_cast<double>(drive.written.value());
-    if (drive.limit > 0) {
-      sum += drive.limit;
-    } else if (moved > 0 && seconds(drive.busy) > 0) {
-      sum += moved / seconds(drive.busy);
-    }
+    const double moved = of(drive.read) + of(drive.written), busy = seconds(drive.busy);
+    if (moved == 0 || (drive.limit == 0 && busy == 0)) continue;
+    add((drive.limit > 0 ? drive.limit : moved / busy) * ranks, moved);
   }
-  return sum > 0 ? std::optional(sum) : std::nullopt;
+  if (disks.empty()) add(no_limit, 1);
+  return disks;
+}
+
+/// Sets the rates with which the update takes so long where processors and device take as long as each other. `part`:
+/// of a node's processors, that the rank has.
+void set_update(simulate::Machine& node, const MemoryPlan& plan, double update_seconds, double part) {
+  const MemoryPlan::Update& update = plan.update;
+  double on_device = 0;
+  if (update.device_slots > 0) {
+    on_device = update.split == UpdateSplit::automatic
+                    ? 0.5
+                    : static_cast<double>(update.tiles_on_device) / static_cast<double>(plan.tiles);
+  }
+  const double states = of(plan.host_tiles + plan.disk_tiles);
+  node.update = states * (1 - on_device) / update_seconds / part;
+  node.device.update = states * on_device / update_seconds;  // with its copies, which take no time beside it
+  node.device.host_copy = no_limit;
 }
 
 std::string step_text(double simulated, double measured) {
@@ -49,7 +73,6 @@ std::string step_text(double simulated, double measured) {
 void add_changes(RunReport& report, const Config& config, const ModelLayout& model, const MemoryPlan& plan,
                  const RankIdentity& identity, const StepTimes& times, tiers::DeviceMemory device_memory) {
   constexpr std::uint32_t steps = 4;
-  constexpr double no_disk = 1e15;  // bytes a second
   const auto end = [&](std::string note) { report.changes_note = std::move(note); };
   if (times.steps == 0) return end("no step has ended");
   const std::chrono::nanoseconds took = times.forward + times.backward + times.stepping + times.between;
@@ -64,14 +87,11 @@ void add_changes(RunReport& report, const Config& config, const ModelLayout& mod
                                   .tokens = 1,  // whatever they are, they have taken so long
                                   .dtype = config.dtype,
                                   .device_memory = device_memory};
-  const double of_node = identity.local_ranks;
-  const double tiles = static_cast<double>((plan.host_tiles + plan.disk_tiles).value());
-  const double rate = drive_rate(report).value_or(no_disk) * of_node;
+  if ((plan.host_tiles + plan.disk_tiles).is_zero()) return end("all optimizer states are on the device");
   simulate::Machine node;
-  node.costs.disks = {{.rates = {.read = rate, .write = rate, .mixed = rate}}};
+  node.costs.disks = disks_of(report, identity.local_ranks);
   node.device.flops = simulate::model_operations(model, run) / arithmetic;
-  node.update = tiles / updating * of_node;
-  if (!(node.update > 0)) return end("all optimizer states are on the device");
+  set_update(node, plan, updating, 1.0 / identity.local_ranks);
   const auto simulated = simulate::simulate_model(config, model, node, run, steps);
   if (!simulated) return end(first_line(simulated.error()));
   const double step = simulated->simulation.steady.seconds;

@@ -135,7 +135,11 @@ std::vector<Alternative> alternatives(const Config& config, const Machine& node,
          for (auto& disk : machine.costs.disks) disk.rates = scaled(disk.rates, 2);
        }},
       {"devices twice as fast", [](Config&, Machine& machine) { machine.device.flops *= 2; }},
-      {"updates twice as fast", [](Config&, Machine& machine) { machine.update *= 2; }},
+      {"updates twice as fast",
+       [](Config&, Machine& machine) {
+         machine.update *= 2;
+         machine.device.update *= 2;
+       }},
       {"25 % more host budget", [=](Config& changed, Machine&) {
          changed.penstock.host_budget = ByteCount(host_budget.value() / 4 * 5);
          changed.penstock.node_budgets.clear();
