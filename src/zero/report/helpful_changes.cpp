@@ -29,8 +29,8 @@ double of(ByteCount bytes) {
   return static_cast<double>(bytes.value());
 }
 
-/// The drives at their limits, or else at the rate at which they have moved bytes; `ranks` have as much of them. If none
-/// has moved anything, one on which nothing takes time.
+/// The drives of a node with so many `ranks`, each of which has this report's part of them: at their limits, or else at
+/// the rates at which they have moved bytes. If none has moved any, one on which nothing takes time.
 std::vector<swap::ReplayCosts::Disk> disks_of(const RunReport& report, double ranks) {
   std::vector<swap::ReplayCosts::Disk> disks;
   const auto add = [&](double rate, double weight) {
