@@ -134,6 +134,31 @@ TEST_F(SimulateModel, OffloadsActivations) {
   EXPECT_GT(written(offloaded), written(recomputed) + 16384 * 768 * 2 * (12 - 3));
 }
 
+// What many micro-batches take is computed from fewer of them, and these must have settled.
+TEST_F(SimulateModel, CountsManyMicroBatches) {
+  double read = 0, seconds = 0;
+  for (const char* count : {"16", "32", "100"}) {
+    std::ofstream(file("config"))
+        << R"({"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "optimizer": {"type": "AdamW"},
+               "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/nvme"},
+               "offload_optimizer": {"device": "nvme", "nvme_path": "/nvme"}}, "gradient_accumulation_steps": )"
+        << count << "}";
+    const auto result = run_penstock({"simulate", "--model", "llama-3.2-1b", "--config", file("config"),
+                                      "--machine", file("node"), "--tokens", "1024", "--json"});
+    EXPECT_EQ(result.status, 0) << result.err;
+    const Json::Value steady = result.json()["steady"];
+    const auto value = [&](const char* name) { return steady[name].asDouble(); };
+    EXPECT_NEAR(
+        value("used") + value("waited_for_loads") + value("waited_for_room") + value("waited_for_update"),
+        value("seconds"), 0.01 * value("seconds"))
+        << count;
+    EXPECT_GE(value("read"), 0.99 * read) << count;
+    EXPECT_GT(value("seconds"), seconds) << count;
+    read = value("read");
+    seconds = value("seconds");
+  }
+}
+
 TEST_F(SimulateModel, PrintsTokensAndOperations) {
   const auto result = run_penstock({"simulate", "--model", "gpt2", "--config", file("config"), "--machine",
                                     file("node"), "--tokens", "1024"});

@@ -15,8 +15,11 @@ struct SimulationOptions {
   ByteCount lookahead;           ///< as in swap::RuntimeOptions
   bool update_beside = false;    ///< these as in swap::ReplayOptions
   std::uint32_t dropped_ahead = 0;
-  std::uint32_t steps = 4;  ///< > 0; the last one stands for all that follow
+  /// > 0. So many at least, and then until one moves the bytes of the one before it, or there are steps_max: the last
+  /// one stands for all that follow.
+  std::uint32_t steps = 4;
 };
+inline constexpr std::uint32_t steps_max = 64;
 
 /// What steps of a trace take on a machine.
 struct Simulation {
@@ -26,7 +29,8 @@ struct Simulation {
     double seconds = 0;
   };
   swap::ReplayedRound first, steady;  ///< the first step, and the last
-  std::vector<Change> changes;        ///< those that shorten the steady step, the most helpful first
+  std::uint32_t steps = 0;
+  std::vector<Change> changes;  ///< those that shorten the steady step, the most helpful first
 
   /// Adds a change, unless it shortens the steady step by less than half a percent.
   void note_change(std::string what, double seconds);

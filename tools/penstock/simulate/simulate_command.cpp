@@ -94,7 +94,7 @@ void print_report(const Case& simulated, const SimulateOptions& options) {
              trace.tensors.size(), to_string(total), to_string(settings.host_budget), options.eviction,
              to_string(settings.lookahead));
   const ReplayedRound &first = simulation.first, &steady = simulation.steady;
-  fmt::print("{:<18} {:>12} {:>12}\n", "", "first step", fmt::format("step {}", options.steps));
+  fmt::print("{:<18} {:>12} {:>12}\n", "", "first step", fmt::format("step {}", simulation.steps));
   const auto print_seconds = [&](const std::string& what, double of_first, double of_steady) {
     fmt::print("{:<18} {:>10.3f} s {:>10.3f} s  {}\n", what, of_first, of_steady,
                share_of(of_steady, steady.seconds));
@@ -361,7 +361,10 @@ void add_simulate_command(CLI::App& app, ExitStatus& status) {
       ->type_name("N")
       ->capture_default_str()
       ->excludes(model);
-  command->add_option("--steps", options->steps, "How many; the last one stands for all that follow")
+  command
+      ->add_option(
+          "--steps", options->steps,
+          "How many at least; more are simulated, up to 64, until one moves the bytes of the one before it")
       ->check(CLI::Range(1u, 1000u))
       ->capture_default_str();
   command->add_flag("--json", options->as_json, "Print JSON");
