@@ -169,6 +169,29 @@ INSTANTIATE_TEST_SUITE_P(Tiers, EngineCommitBehindOf,
                          testing::Values(OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme),
                          [](const auto& tested) { return std::string(to_string(tested.param)); });
 
+// Two commits exist while the later one is written; a run that is continued has the earlier one from the start.
+TEST_P(EngineCommitBehindOf, HoldsThePredictedBytesOnDisk) {
+  for (const bool continued : {false, true}) {
+    const OneRank run = OneRank::create(config()).value();
+    if (continued) {
+      ASSERT_TRUE(run.engine().resume().value());
+    } else {
+      run.initialize();
+    }
+    for (int i = 0; i < 2; ++i) {
+      run.train();
+      run.engine().commit().value();
+    }
+    for (const tiers::Purpose purpose :
+         {tiers::Purpose::parameter_shard, tiers::Purpose::optimizer_tile, tiers::Purpose::commit}) {
+      SCOPED_TRACE(std::string(to_string(purpose)) + (continued ? ", continued" : ""));
+      const auto line = run.rank->runtime().ledger().line(tiers::Tier::nvme, purpose);
+      EXPECT_LE(line.peak, line.predicted);
+      EXPECT_GE(line.peak.value(), line.predicted.value() * 9 / 10);
+    }
+  }
+}
+
 TEST_P(EngineCommitBehindOf, MayBeFinishedAfterAnyNumberOfSteps) {
   Committed expected;
   {

@@ -289,7 +289,6 @@ Result<void> HostResidency::pin_earlier(const PinnedExtent& pinned) {
         .at(extent.offset)
         .got(to_string(extent.length) + " of path " + std::to_string(extent.path));
   }
-  ledger_.predict(tiers::Tier::nvme, pinned.purpose, extent.length);
   ledger_.hold(tiers::Tier::nvme, pinned.purpose, extent.length);
   return ok();
 }

@@ -101,6 +101,18 @@ Result<void> EngineCommits::free_others() {
 void EngineCommits::release(std::uint64_t generation) {
   context_.runtime.release_generation(pin_of(generation));
   if (copies_) copies_->runtime().release_generation(pin_of(generation));
+  count_copies();
+}
+
+void EngineCommits::count_copies() {
+  using tiers::Purpose;
+  using tiers::Tier;
+  tiers::Ledger& ledger = context_.runtime.ledger();
+  const ByteCount held =
+      copies_ ? copies_->runtime().ledger().line(Tier::nvme, Purpose::commit).held : ByteCount();
+  if (held > counted_) ledger.hold(Tier::nvme, Purpose::commit, held - counted_);
+  if (held < counted_) ledger.give_back(Tier::nvme, Purpose::commit, counted_ - held);
+  counted_ = held;
 }
 
 Result<void> EngineCommits::open_copies() {
@@ -120,6 +132,7 @@ Result<void> EngineCommits::open_copies() {
                                                              .size = plan_.committed_copies,
                                                              .paths = std::move(paths),
                                                              .pinned = std::move(pinned)}));
+  count_copies();
   return ok();
 }
 
@@ -248,6 +261,7 @@ Result<void> EngineCommits::make_durable(Pending& commit) {
       describe(runtime, copy.tensor, copy.step, first_file, manifest);
       commit.report.copied += manifest.tensors.back().size;
     }
+    count_copies();
   }
   PENSTOCK_TRY(sync_files(context_.runtime, manifest, 0));
   if (copies_) PENSTOCK_TRY(sync_files(copies_->runtime(), manifest, first_file));

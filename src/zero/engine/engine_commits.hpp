@@ -37,6 +37,12 @@ class EngineCommits {
   EngineCommits(EngineContext& context, RankDirectory& directory, const MemoryPlan& plan,
                 std::uint32_t engine)
       : context_(context), directory_(directory), plan_(plan), engine_(engine) {}
+  EngineCommits(const EngineCommits&) = delete;
+  EngineCommits& operator=(const EngineCommits&) = delete;
+  ~EngineCommits() {
+    copies_.reset();
+    count_copies();
+  }
 
   /// Agrees with the peers on the commit from which all continue, and frees what others keep. Collective.
   ///
@@ -100,6 +106,8 @@ class EngineCommits {
   void describe(const swap::Runtime& of, tiers::TensorId tensor, std::uint64_t step, std::uint32_t first_file,
                 Manifest& manifest) const;
   void release(std::uint64_t generation);
+  /// Counts in the engine's ledger what the files of copies hold, which have a runtime of their own.
+  void count_copies();
 
   EngineContext& context_;
   RankDirectory& directory_;
@@ -113,6 +121,7 @@ class EngineCommits {
   bool is_first_ = true;  // since open(), or what follows the first has failed
   std::vector<std::string> notes_;
   std::unique_ptr<CommitCopies> copies_;    // null if nothing is in memory only
+  ByteCount counted_;                       // of count_copies()
   std::vector<tiers::TensorId> committed_;  // of the engine's runtime
   std::optional<Pending> pending_;
 };

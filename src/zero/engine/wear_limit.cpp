@@ -44,11 +44,12 @@ WearLimit::Verdict WearLimit::end_step(const std::vector<swap::PathReport>& path
                                                                : Refuses::nothing;
     if (refuses <= verdict.refuses) continue;
     const double before = of(written) + (refuses == Refuses::next_step ? step : 0);
-    verdict = {refuses, paths[i].directory.string() + ": it would write " + bytes(step) + " beside the " +
-                            bytes(before) +
-                            " that were written before it, this rank's part of the endurance is " +
-                            to_string(paths[i].endurance) + ", and penstock.endurance_cap is " +
-                            percent(*config_.endurance_cap)};
+    const std::string writes = before > allowed ? bytes(before) + " were written before it"
+                                                : "it would write " + bytes(step) + " beside the " +
+                                                      bytes(before) + " that were written before it";
+    verdict = {refuses, paths[i].directory.string() + ": " + writes +
+                            ", this rank's part of the endurance is " + to_string(paths[i].endurance) +
+                            ", and penstock.endurance_cap is " + percent(*config_.endurance_cap)};
   }
   others_wrote_ = false;
   return verdict;
