@@ -232,6 +232,7 @@ void Runtime::begin_trace() {
 }
 
 Result<AccessTrace> Runtime::end_trace(std::string label) {
+  PENSTOCK_TRY(check_trace({.label = label}));  // before what was recorded is taken
   std::optional<AccessTrace> trace;
   {
     const std::lock_guard lock(state_->mutex);

@@ -148,7 +148,7 @@ class Runtime {
 
   /// Events since the last call that were not returned as errors, one line each: paths that are not used, stores moved
   /// to another path, paths retired and evacuated, requests that failed and were repeated in parts, memory that park()
-  /// has kept, drives whose endurance comes to its end, a timeline that has ended.
+  /// has kept, a timeline that has ended; of an engine, drives whose endurance comes to its end.
   [[nodiscard]] std::vector<std::string> take_messages();
 
   /// Polls all moves once, for an idle handler. True if any of them advanced.

@@ -52,6 +52,11 @@ Result<void> check_options(const PathOptions& path) {
     return refused("direct_io").wanted(enumerator).got(unsigned(path.direct_io));
   if (path.engine > tiers::EngineChoice::threads)
     return refused("engine").wanted(enumerator).got(unsigned(path.engine));
+  const std::string& name = path.file_name;
+  if (name.find('/') != std::string::npos || name == "." || name == "..")
+    return refused("file_name").wanted("a name in the directory, without \"/\"").got("\"" + name + "\"");
+  if (!(path.rate_limit >= 0) || !std::isfinite(path.rate_limit))
+    return refused("rate_limit").wanted("bytes a second, 0 or more").got(number_text(path.rate_limit));
   return ok();
 }
 

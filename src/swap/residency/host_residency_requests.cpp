@@ -95,11 +95,12 @@ bool HostResidency::fail_starved_request() {
 }
 
 Error HostResidency::no_room(const Request& request) const {
-  Error error = budget_.too_small(padded_size(request.tensor))
-                    .object(store_.description(request.tensor).name)
-                    .advice(
-                        "end leases, and take or cancel requests that were granted, then repeat the call; or "
-                        "raise the budget");
+  Error error =
+      budget_.too_small(padded_size(request.tensor))
+          .object(store_.description(request.tensor).name)
+          .advice(std::string("end leases, and take or cancel requests that were granted, then repeat the "
+                              "call; or raise ") +
+                  budget_.raisable());
   std::set<TensorId> untaken;
   for (const auto& [id, outcome] : outcomes_) {
     if (outcome.result) untaken.insert(outcome.request.tensor);

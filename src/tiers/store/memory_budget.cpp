@@ -85,10 +85,12 @@ ByteCount MemoryBudget::free() const {
 }
 
 Error MemoryBudget::too_small(ByteCount size) const {
+  const std::string raised = raisable();
   const std::lock_guard lock(mutex_);
   Error error =
       Error(ErrorCode::budget_too_small, "MemoryBudget::reserve")
-          .reason("the " + std::string(to_string(tier_)) + " budget of " + to_string(size_) + " is too small")
+          .reason("the " + std::string(to_string(tier_)) + " budget of " + to_string(size_) +
+                  (end_ < size_ ? ", limited to " + to_string(end_) + "," : "") + " is too small")
           .wanted(size)
           .got(to_exact_string(free_) + " free" +
                (ranges_ ? ", longest range " + to_exact_string(ByteCount(ranges_->largest_gap())) : ""));
@@ -97,7 +99,14 @@ Error MemoryBudget::too_small(ByteCount size) const {
     error =
         std::move(error).note("holds   " + std::string(to_string(Purpose(i))) + " " + to_string(held_[i]));
   }
-  return std::move(error).advice("raise the budget, or use smaller units or tiles");
+  const bool parked = !held_[static_cast<std::size_t>(Purpose::parked)].is_zero();
+  return std::move(error).advice((parked ? "bring back what is parked, or raise " : "raise ") + raised +
+                                 ", or use smaller units or tiles");
+}
+
+const char* MemoryBudget::raisable() const {
+  const std::lock_guard lock(mutex_);
+  return end_ < size_ ? "the limit of the memory" : "the budget";
 }
 
 }  // namespace penstock::tiers

@@ -83,6 +83,8 @@ class MemoryBudget {
   [[nodiscard]] ByteCount free() const;
   /// The error budget_too_small for a refused reservation of `size`, with the bytes held by purpose.
   [[nodiscard]] Error too_small(ByteCount size) const;
+  /// What can be raised, to advise it: the limit of limit(), or the budget.
+  [[nodiscard]] const char* raisable() const;
 
  private:
   friend class Reservation;

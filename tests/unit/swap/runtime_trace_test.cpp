@@ -61,6 +61,7 @@ TEST(RuntimeTrace, HasTheUsesBetweenItsBeginAndItsEnd) {
   EXPECT_EQ(runtime.end_trace("again").error().code(), ErrorCode::failed_state);
   runtime.begin_trace();
   EXPECT_EQ(runtime.end_trace("two\nlines").error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(runtime.end_trace("one line").value().label, "one line");  // the refusal has changed nothing
 }
 
 TEST(RuntimeTrace, PredictsTheFirstRound) {

@@ -179,6 +179,22 @@ TEST(Path, RefusesAnInvalidWeight) {
   }
 }
 
+TEST(Path, RefusesARateThatIsNoneAndAFileInAnotherDirectory) {
+  const test::ScratchDirectory directory;
+  const auto message = [&](double rate_limit, const char* file_name) {
+    const auto path = Path::create({.directory = directory.path(),
+                                    .capacity = 64_KiB,
+                                    .file_name = file_name,
+                                    .rate_limit = rate_limit});
+    return path ? "" : path.error().message();
+  };
+  for (const double rate : {-3.0, std::nan(""), std::numeric_limits<double>::infinity()})
+    EXPECT_NE(message(rate, "").find("rate_limit of "), std::string::npos) << rate;
+  for (const char* name : {"../x", "/tmp/x", "a/b", ".", ".."})
+    EXPECT_NE(message(0, name).find("file_name of "), std::string::npos) << name;
+  EXPECT_EQ(message(0, "swap..0"), "");
+}
+
 /// Lifts the limit again.
 class FileLengthLimit {
  public:

@@ -61,6 +61,23 @@ TEST(MemoryBudget, AllocatesNothingBeyondItsLimit) {
   EXPECT_TRUE(budget.reserve(48_KiB, Purpose::staging));
 }
 
+TEST(MemoryBudget, NamesTheLimitAndWhatIsParked) {
+  Ledger ledger;
+  MemoryBudget budget(Tier::host, 64_KiB, ledger);
+  budget.limit(32_KiB);
+  EXPECT_STREQ(budget.raisable(), "the limit of the memory");
+  std::string message = budget.too_small(48_KiB).message();
+  for (const char* said : {"the host budget of 64.0 KiB, limited to 32.0 KiB, is too small",
+                           "try     raise the limit of the memory, or use smaller units"})
+    EXPECT_NE(message.find(said), std::string::npos) << said << " in\n" << message;
+  budget.limit(64_KiB);
+  EXPECT_STREQ(budget.raisable(), "the budget");
+  const auto parked = budget.reserve(60_KiB, Purpose::parked);
+  message = budget.too_small(48_KiB).message();
+  EXPECT_NE(message.find("try     bring back what is parked, or raise the budget"), std::string::npos)
+      << message;
+}
+
 TEST(MemoryBudget, NamesEveryHolderWhenItIsTooSmall) {
   Ledger ledger;
   MemoryBudget budget(Tier::host, 64_KiB, ledger);
