@@ -3,7 +3,10 @@
 import contextlib
 import io
 import json
+import os
 import pathlib
+import signal
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -170,7 +173,8 @@ class GpuRun(unittest.TestCase):
             path.write_text(text)
             path.chmod(0o755)
         (self.folder / "bundle/manifest.json").write_text(json.dumps(
-            {"commit": "c", "tests": list(programs), "tools": [], "libraries": {}, "cuda_libraries": []}))
+            {"commit": "c", "tests": list(programs), "tools": [], "libraries": {}, "cuda_libraries": [],
+             "checksums": {f"bin/{name}": bundle.checksum(self.folder / "bundle/bin" / name) for name in programs}}))
         table = io.StringIO()
         with contextlib.redirect_stdout(table), contextlib.redirect_stderr(io.StringIO()):
             status = runner.main(the_parts, ["--bundle-folder", str(self.folder / "bundle"), "--output",
@@ -249,6 +253,64 @@ class GpuRun(unittest.TestCase):
         self.assertIn("begun", log)
         time.sleep(2.5)
         self.assertFalse(marker.exists())
+
+    def run_apart(self, *arguments, **environment):
+        """Starts a run of the bundle that the last call of run_parts() has made, of all parts."""
+        return subprocess.Popen(
+            [sys.executable, ROOT / "tools/gpu/run.py", "--bundle-folder", self.folder / "bundle", "--output",
+             self.folder / "out", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **environment})
+
+    def sleeping_bundle(self):
+        self.run_parts([], {"sleeps_test": shell('''\
+            echo $$ > "$(dirname "$0")/pid"
+            sleep 60
+            ''')})
+        return self.folder / "bundle/bin/pid"
+
+    def test_a_run_that_is_killed_ends_what_it_has_started(self):
+        pid = self.sleeping_bundle()
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL):
+            pid.unlink(missing_ok=True)
+            run = self.run_apart("check")
+            while not (pid.exists() and pid.read_text().strip()):
+                self.assertIsNone(run.poll(), "it ended before it started the program")
+                time.sleep(0.02)
+            program = int(pid.read_text())
+            run.send_signal(number)
+            _, said = run.communicate()
+            while pathlib.Path(f"/proc/{program}").exists() and "Z" not in pathlib.Path(
+                    f"/proc/{program}/stat").read_text().split()[2]:
+                time.sleep(0.02)  # for ever, if it goes on
+            if number != signal.SIGKILL:
+                self.assertIn(f"error: the run was ended by {number.name}", said)
+                self.assertEqual(list(self.folder.glob("penstock-test-*")), [])
+
+    def test_two_runs_do_not_write_one_report(self):
+        pid = self.sleeping_bundle()
+        first = self.run_apart("check")
+        while not pid.exists():
+            time.sleep(0.02)
+        second = self.run_apart("check")
+        self.assertIn("another run writes its report to", second.communicate()[1])
+        first.terminate()
+        first.communicate()
+
+    def test_names_what_it_cannot_use(self):
+        self.run_parts([], {"one_test": googletest("passed")})
+        for options, said in ((["--output", "/proc/nope"], "the report cannot be written to /proc/nope"),
+                              (["--output", "/dev/null"], "the report cannot be written to /dev/null"),
+                              (["--seconds", "nan"], "wanted a number of seconds above 0, got nan"),
+                              (["--seconds", "-5"], "wanted a number of seconds above 0, got -5")):
+            self.assertIn(said, self.run_apart("check", *options).communicate()[1])
+        tools = self.folder / "tools"
+        tools.mkdir()
+        (tools / "nvidia-smi").write_text(shell("echo could not communicate with the driver >&2; exit 9"))
+        (tools / "nvidia-smi").chmod(0o755)
+        self.assertIn("nvidia-smi ended with 9, and said: could not communicate with the driver",
+                      self.run_apart("facts", PATH=f"{tools}:{os.environ['PATH']}").communicate()[1])
+        (self.folder / "bundle/bin/one_test").write_text("another")
+        self.assertIn("missing or not those of its manifest: bin/one_test", self.run_apart("check").communicate()[1])
 
     def test_reports_a_defect_of_a_part_and_what_a_machine_refuses(self):
         def refused(_):

@@ -4,9 +4,10 @@
     lib/             their shared libraries, without those of glibc, libstdc++ and CUDA; large ones compressed (NAME.z)
     data/            a configuration and a text for the example
     include/         a header with which the Python module is compiled
-    manifest.json    the commit, and the names of all of these
+    manifest.json    the commit, the names of all of these, and their checksums
 """
 import glob
+import hashlib
 import json
 import os
 import pathlib
@@ -55,6 +56,14 @@ def has_nccl():
     return bool(find_cuda_library(NCCL) or glob.glob(f"/usr/lib*/{NCCL}") or glob.glob(f"/usr/lib/*/{NCCL}"))
 
 
+def checksum(file):
+    """Of its contents, or None if it cannot be read."""
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
 class Bundle:
     def __init__(self, folder):
         self.folder = pathlib.Path(folder).resolve()
@@ -65,8 +74,13 @@ class Bundle:
             self.tools = manifest["tools"]
             self.libraries = manifest["libraries"]
             self.cuda_libraries = manifest["cuda_libraries"]
+            checksums = manifest["checksums"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            sys.exit(f"error: {folder} is no bundle: {error}\n  try     scripts/gpu --bundle, which makes one")
+            what = f"its manifest lacks {error}" if isinstance(error, KeyError) else error
+            sys.exit(f"error: {folder} is no bundle: {what}\n  try     scripts/gpu --bundle, which makes one")
+        if different := [name for name, found in checksums.items() if checksum(self.folder / name) != found]:
+            sys.exit(f"error: {len(different)} files of {folder} are missing or not those of its manifest: {different[0]}\n"
+                     "  try     make it again with scripts/gpu --bundle, and copy all of it")
         self.unpacked = None
 
     def program(self, name):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import zlib
 
-from bundle import PACKED, SYSTEM_LIBRARIES, is_cuda_library
+from bundle import PACKED, SYSTEM_LIBRARIES, checksum, is_cuda_library
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SIZE_MAX = 52 << 20  # 64 MiB can be carried, the working tree of 11 included
@@ -83,6 +83,8 @@ def make(build, folder):
         "tools": [program.name for program in tools],
         "libraries": libraries,
         "cuda_libraries": sorted(name for name, path in found.items() if not path),
+        "checksums": {str(file.relative_to(folder)): checksum(file)
+                      for file in sorted(folder.rglob("*")) if file.is_file()},
     }, indent=1) + "\n")
 
 

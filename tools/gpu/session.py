@@ -1,4 +1,5 @@
 """Runs programs for a part of the GPU run: bounded in time, with everything that they print in one log."""
+import ctypes
 import json
 import os
 import pathlib
@@ -32,6 +33,11 @@ def end_of(file):
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - LOGGED_BYTES_MAX))
     return file.read().decode(errors="replace")
+
+
+def end_with_parent():
+    """Called in a program before it starts: it is killed when the run is, whatever kills that."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def wait(process, limit, stop_after):
@@ -77,7 +83,7 @@ class Session:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             try:
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                                           env=self.bundle.environment(), start_new_session=True)
+                                           env=self.bundle.environment(), start_new_session=True, preexec_fn=end_with_parent)
             except OSError as error:
                 raise Failed(f"{name} cannot be started: {error.strerror}") from error
             status = None

@@ -303,7 +303,8 @@ Json::Value to_json(const ModelReport& report) {
   json["minimum_bytes"]["device_per_rank"] = json_number(estimate.plan.device_minimum);
   json["placement"] = placement_json(estimate);
   json["traffic_per_step"] = traffic_of(estimate);
-  json["drive_seconds_per_step"] = drive_seconds(report.config, estimate);
+  const double of_drives = drive_seconds(report.config, estimate);
+  json["drive_seconds_per_step"] = of_drives > 0 ? Json::Value(of_drives) : Json::Value();
   json["knobs"] = knobs_json(report);
   json["nvme_read_per_step_per_node_bytes"] = json_number(estimate.read_per_node());
   json["nvme_written_per_step_per_node_bytes"] = json_number(estimate.written_per_node());
