@@ -12,16 +12,29 @@ using penstock::ErrorCode;
 using penstock::Result;
 
 Result<OutputFile> OutputFile::create(const std::filesystem::path& path) {
-  if (std::FILE* const opened = std::fopen(path.c_str(), "we")) return OutputFile(path, opened);
+  std::error_code failed;
+  const auto there = std::filesystem::status(path, failed);
+  if (std::filesystem::is_directory(there))
+    return Error::invalid_argument("OutputFile::create").object(path.string()).reason("it is a directory");
+  std::filesystem::path written = path;
+  if (!std::filesystem::exists(there) || std::filesystem::is_regular_file(there)) written += ".part";
+  if (std::FILE* const opened = std::fopen(written.c_str(), "we")) return OutputFile(path, written, opened);
   const ErrorCode code = errno == ENOENT   ? ErrorCode::not_found
                          : errno == EACCES ? ErrorCode::permission
                                            : ErrorCode::io;
   return Error(code, "OutputFile::create").object(path.string()).reason(std::strerror(errno));
 }
 
+OutputFile::~OutputFile() {
+  std::error_code ignored;
+  if (file_ != nullptr && written_ != path_) std::filesystem::remove(written_, ignored);
+}
+
 Result<void> OutputFile::close() {
   const bool failed = std::ferror(file_.get()) != 0;
-  if (std::fclose(file_.release()) == 0 && !failed) return penstock::ok();
+  if (std::fclose(file_.release()) == 0 && !failed &&
+      (written_ == path_ || std::rename(written_.c_str(), path_.c_str()) == 0))
+    return penstock::ok();
   return Error(ErrorCode::io, "OutputFile::close")
       .object(path_.string())
       .reason("the file could not be written");

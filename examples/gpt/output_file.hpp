@@ -10,10 +10,15 @@
 
 namespace gpt {
 
-/// A file that a report is written to. Opened before the training, so that a wrong path is an error at once.
+/// A file that a report is written to. Opened before the training, so that a wrong path is an error at once; one that
+/// is there already is replaced by close(), so that a training that cannot start leaves it.
 class OutputFile {
  public:
-  /// Errors: those of opening the file, such as permission and not_found.
+  OutputFile(OutputFile&& other) noexcept = default;
+  OutputFile& operator=(OutputFile&& other) noexcept = default;
+  ~OutputFile();
+
+  /// Errors: those of opening the file, such as permission and not_found; invalid_argument, for a directory.
   [[nodiscard]] static penstock::Result<OutputFile> create(const std::filesystem::path& path);
 
   [[nodiscard]] std::FILE* get() const { return file_.get(); }
@@ -25,9 +30,11 @@ class OutputFile {
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
-  OutputFile(std::filesystem::path path, std::FILE* file) : path_(std::move(path)), file_(file) {}
+  OutputFile(std::filesystem::path path, std::filesystem::path written, std::FILE* file)
+      : path_(std::move(path)), written_(std::move(written)), file_(file) {}
 
   std::filesystem::path path_;
+  std::filesystem::path written_;  // instead of it, until close(); a device or a pipe is written itself
   std::unique_ptr<std::FILE, Close> file_;
 };
 

@@ -83,6 +83,11 @@ ByteCount StateFile::header_size() const {
 }
 
 Result<StateFile> StateFile::create(const std::filesystem::path& path, const ModelConfig& model) {
+  std::error_code failed;
+  if (std::filesystem::is_directory(path, failed))
+    return penstock::Error::invalid_argument("StateFile::create")
+        .object(path.string())
+        .reason("it is a directory");
   StateFile made(path, model);
   tiers::FileSystem& files = tiers::real_file_system();
   (void)files.remove(made.unfinished());  // of a training that did not end

@@ -23,7 +23,7 @@ class TraceReport {
 
   /// Takes the timeline's spans.
   void add(std::uint32_t rank, Timeline& timeline);
-  /// Ends the file. Errors: io, if it could not be written.
+  /// Ends the file; without a span, one that was there before stays. Errors: io, if it could not be written.
   [[nodiscard]] penstock::Result<void> finish();
   /// Prints each track's busy share, and by cause how long the streams of computations were idle.
   void print() const;

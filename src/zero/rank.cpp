@@ -103,9 +103,15 @@ Rank::State::State(Options given) : options(std::move(given)) {
 
 Result<std::unique_ptr<Rank>> Rank::create(Options options) {
   auto state = std::make_unique<State>(std::move(options));
-  if (auto opened = state->open(); !opened) {
-    state->leave(opened.error());
-    return opened.error();
+  try {
+    if (auto opened = state->open(); !opened) {
+      state->leave(opened.error());
+      return opened.error();
+    }
+  } catch (...) {  // of a function that the caller has passed; the peers wait for this rank
+    state->leave(Error(ErrorCode::failed_state, "Rank::create")
+                     .reason("a function that was passed threw an exception"));
+    throw;
   }
   return std::unique_ptr<Rank>(new Rank(std::move(state)));
 }

@@ -8,6 +8,8 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -63,6 +65,38 @@ TEST_F(GptTrain, RefusesARunThatTheMachinesMemoryCannotHold) {
 
   expect_refused(outcome, 1,
                  {"host memory does not suffice", "58.6 MiB available", "short", "/proc/meminfo"});
+}
+
+TEST_F(GptTrain, RefusesFilesThatTwoOptionsNameAndDirectories) {
+  const std::string file = (directory_.path() / "one").string(), folder = directory_.path().string();
+  expect_refused(train(arguments() + " --json " + file + " --trace " + file), 2,
+                 {"--json and --trace both name it"});
+  expect_refused(train(arguments() + " --trace " + file + " --save " + folder + "/./one"), 2,
+                 {"--trace and --save both name it"});
+  for (const char* option : {" --json ", " --trace ", " --save "})
+    expect_refused(train(arguments() + option + folder), 2, {folder.c_str(), "it is a directory"});
+}
+
+// Files that are there are replaced when they are complete.
+TEST_F(GptTrain, LeavesFilesWhereItCannotStart) {
+  const std::string json = (directory_.path() / "json").string(),
+                    trace = (directory_.path() / "trace").string();
+  for (const std::string& file : {json, trace}) std::ofstream(file) << "old";
+  ::setenv("CUDA_VISIBLE_DEVICES", "", 1);
+  const Outcome outcome = train(arguments() + " --cuda --ranks 1 --json " + json + " --trace " + trace);
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+
+  EXPECT_NE(outcome.status, 0);
+  for (const std::string& file : {json, trace}) {
+    std::string contents;
+    std::getline(std::ifstream(file), contents);
+    EXPECT_EQ(contents, "old");
+    EXPECT_FALSE(std::filesystem::exists(file + ".part"));
+  }
+}
+
+TEST_F(GptTrain, IsOneRankWhereALauncherSaysSo) {
+  EXPECT_NE(train(arguments() + " --rank 0 --world 1").output.find("1 ranks"), std::string::npos);
 }
 
 TEST_F(GptTrain, RefusesATextThatIsMissingOrEmpty) {

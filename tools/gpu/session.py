@@ -1,5 +1,4 @@
 """Runs programs for a part of the GPU run: bounded in time, with everything that they print in one log."""
-import ctypes
 import json
 import os
 import pathlib
@@ -35,9 +34,17 @@ def end_of(file):
     return file.read().decode(errors="replace")
 
 
+try:
+    import ctypes
+    LIBC = ctypes.CDLL(None)
+except ImportError:  # Python without libffi: a program then outlives a run that gets SIGKILL
+    LIBC = None
+
+
 def end_with_parent():
     """Called in a program before it starts: it is killed when the run is, whatever kills that."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if LIBC is not None:
+        LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def wait(process, limit, stop_after):

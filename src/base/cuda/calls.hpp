@@ -25,9 +25,10 @@ inline CudaFailure cuda_failure(cudaError_t code) {
     case cudaErrorInsufficientDriver:
     case cudaErrorSystemDriverMismatch:
     case cudaErrorCompatNotSupportedOnDevice:
-      return {ErrorCode::unsupported,
-              "install a driver for this CUDA runtime or a newer one (nvidia-smi), or build with an older "
-              "toolkit"};
+      return {
+          ErrorCode::unsupported,
+          "load the NVIDIA driver, and give a container its devices; if one is loaded (nvidia-smi), install "
+          "one for this CUDA runtime or a newer one, or build with an older toolkit"};
     case cudaErrorInvalidDeviceFunction:  // also "not compiled for the proper device architecture"
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorUnsupportedPtxVersion:

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 #include <algorithm>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -215,6 +216,17 @@ TEST(Rank, GivesThePeersTheCauseWhenItFailsBeforeItHasJoined) {
 
   const std::string failure = peer.failure();
   EXPECT_NE(failure.find("no accelerator"), std::string::npos) << failure;
+}
+
+TEST(Rank, GivesThePeersTheCauseWhenAFunctionThrows) {
+  Peer peer;
+  Rank::Options failing = peer.options_of_rank_1();
+  failing.make_accelerator = [](ByteCount) -> Result<Accelerator> { throw std::runtime_error("mine"); };
+
+  EXPECT_THROW((void)Rank::create(std::move(failing)), std::runtime_error);
+
+  const std::string failure = peer.failure();
+  EXPECT_NE(failure.find("threw an exception"), std::string::npos) << failure;
 }
 
 TEST(Rank, RefusesACommunicatorOfAnotherRankAndGivesThePeersTheCause) {

@@ -38,7 +38,7 @@ TEST_F(CudaDeviceOnFake, NamesARemedyWhereThereIsNoDeviceToUse) {
         << error.message();
   };
   restart({.driver = cudaErrorInsufficientDriver});
-  expect_remedy(create_cuda_device(0).error(), "install a driver");
+  expect_remedy(create_cuda_device(0).error(), "load the NVIDIA driver");
   restart({.devices = 0});
   expect_remedy(create_cuda_device(0).error(), "CUDA_VISIBLE_DEVICES");
   restart({.devices = 2});
