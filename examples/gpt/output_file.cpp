@@ -30,14 +30,23 @@ OutputFile::~OutputFile() {
   if (file_ != nullptr && written_ != path_) std::filesystem::remove(written_, ignored);
 }
 
-Result<void> OutputFile::close() {
-  const bool failed = std::ferror(file_.get()) != 0;
-  if (std::fclose(file_.release()) == 0 && !failed &&
-      (written_ == path_ || std::rename(written_.c_str(), path_.c_str()) == 0))
-    return penstock::ok();
+Error OutputFile::not_written() const {
   return Error(ErrorCode::io, "OutputFile::close")
       .object(path_.string())
       .reason("the file could not be written");
+}
+
+Result<void> OutputFile::flush() {
+  if (std::fflush(file_.get()) == 0 && std::ferror(file_.get()) == 0) return penstock::ok();
+  return not_written();
+}
+
+Result<void> OutputFile::close() {
+  const bool failed = std::ferror(file_.get()) != 0;
+  const bool closed = std::fclose(file_.release()) == 0 && !failed;
+  if (closed && (written_ == path_ || std::rename(written_.c_str(), path_.c_str()) == 0))
+    return penstock::ok();
+  return not_written();
 }
 
 std::string json_number(double value) {

@@ -24,6 +24,8 @@ class OutputFile {
   [[nodiscard]] std::FILE* get() const { return file_.get(); }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   /// Errors: io, if the file could not be written.
+  [[nodiscard]] penstock::Result<void> flush();
+  /// The same, and what was there before is replaced.
   [[nodiscard]] penstock::Result<void> close();
 
  private:
@@ -32,6 +34,8 @@ class OutputFile {
   };
   OutputFile(std::filesystem::path path, std::filesystem::path written, std::FILE* file)
       : path_(std::move(path)), written_(std::move(written)), file_(file) {}
+
+  [[nodiscard]] penstock::Error not_written() const;
 
   std::filesystem::path path_;
   std::filesystem::path written_;  // instead of it, until close(); a device or a pipe is written itself

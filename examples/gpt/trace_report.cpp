@@ -103,7 +103,7 @@ void TraceReport::add(std::uint32_t rank, Timeline& timeline) {
 }
 
 Result<void> TraceReport::finish() {
-  if (first_) return penstock::ok();  // nothing was trained: an earlier file stays
+  if (first_) return file_.flush();  // nothing was trained: an earlier file stays
   std::fputs("\n]}\n", file_.get());
   return file_.close();
 }
