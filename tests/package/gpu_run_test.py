@@ -514,16 +514,17 @@ class GpuRun(unittest.TestCase):
 
     def test_states_from_disk_are_compared_with_the_disks_mixed_limit_and_must_be_on_disk(self):
         trace, report = traced(step_from(0), step_from(10), step_from(20)[:-1])
-        report |= {"digest": "34cd", "disk_limit_bytes_per_second": {"read": 6e9, "write": 9e9, "mixed": 8e9}}
+        report |= {"digest": "34cd"}
+        swap = shell("echo '{\"figures\": [{\"gb_per_s\": {\"median\": 80}}]}'")
         part = [Part("p", "", 300, training.one_billion_from_disk, needs_gpu=False)]
         usage = unittest.mock.Mock(free=48 << 30)
         with unittest.mock.patch.object(training.shutil, "disk_usage", return_value=usage):
-            status, run, table, log = self.run_parts(part, {"gpt_train": trainer(trace, report)})
+            status, run, table, log = self.run_parts(part, {"gpt_train": trainer(trace, report), "nvme_swap": swap})
             self.assertEqual((status, run["parts"][0]["figures"]["small_digest"]), (0, "12ab"), run)
-            self.assertIn("reads 40.0 GB and writes 30.0, 7.00 GB/s, 0.88 of the disk's mixed limit; digest 34cd",
-                          table)
+            self.assertIn("reads 40.0 GB and writes 30.0, 70.00 GB/s of its sweep, 0.88 of the disk's mixed limit (80.00 "
+                          "before, 80.00 after); digest 34cd", table)
             report["steps"][1]["written_bytes"] = 0
-            _, run, _, _ = self.run_parts(part, {"gpt_train": trainer(trace, report)})
+            _, run, _, _ = self.run_parts(part, {"gpt_train": trainer(trace, report), "nvme_swap": swap})
             self.assertEqual(run["parts"][0]["failures"],
                              ["the steps read 40000000000 bytes and wrote 0: the states were not on disk"])
             usage.free = 14 << 30
