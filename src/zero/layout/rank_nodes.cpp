@@ -14,14 +14,21 @@ std::vector<std::size_t> spread_over_nodes(std::uint32_t local_rank, std::uint32
   return own;
 }
 
+namespace {
+/// One that is given is not 0, which would mean that none is.
+ByteCount part_of(ByteCount budget, std::uint64_t ranks) {
+  return budget.is_zero() ? budget : std::max(budget / ranks, ByteCount(1));
+}
+}  // namespace
+
 ByteCount host_budget_of_rank(const Config& config, std::uint32_t local_ranks) {
   const std::vector<ByteCount>& budgets = config.penstock.node_budgets;
   const std::vector<std::uint32_t>& nodes = config.penstock.rank_nodes;
-  if (budgets.empty()) return config.penstock.host_budget / local_ranks;
+  if (budgets.empty()) return part_of(config.penstock.host_budget, local_ranks);
   ByteCount least(~std::uint64_t{0});
   for (const std::uint32_t node : nodes) {
     const auto ranks = static_cast<std::uint64_t>(std::count(nodes.begin(), nodes.end(), node));
-    least = std::min(least, budgets[node] / ranks);
+    least = std::min(least, part_of(budgets[node], ranks));
   }
   return least;
 }

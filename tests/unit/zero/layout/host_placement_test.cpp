@@ -6,6 +6,19 @@
 namespace penstock::zero {
 namespace {
 
+// Divided among the ranks it would be 0, which is none.
+TEST(MemoryPlan, RefusesABudgetOfFewerBytesThanRanks) {
+  Config config{.stage = 3};
+  config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"/no/a"}};
+  const ModelLayout model{.units = {{.name = "unit", .parameters = {{"weight", ElementCount(4096), 0}}}}};
+  config.penstock.host_budget = 1_B;
+  EXPECT_EQ(plan_memory(config, model, 2, 2).error().code(), ErrorCode::budget_too_small);
+  config.penstock.host_budget = {};
+  config.penstock.node_budgets = {3_B};
+  config.penstock.rank_nodes = {0, 0, 0, 0};
+  EXPECT_EQ(plan_memory(config, model, 4, 4).error().code(), ErrorCode::budget_too_small);
+}
+
 TEST(MemoryPlan, GivesShardsAHomeInHostMemoryBeforeTiles) {
   Config config{.stage = 3};
   config.dtype = config.grad_accum_dtype = DType::bf16;
