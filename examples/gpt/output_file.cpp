@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <map>
 
 namespace gpt {
 
@@ -47,6 +48,21 @@ Result<void> OutputFile::close() {
   if (closed && (written_ == path_ || std::rename(written_.c_str(), path_.c_str()) == 0))
     return penstock::ok();
   return not_written();
+}
+
+Result<void> check_different(std::span<const NamedFile> files) {
+  std::map<std::filesystem::path, const char*> options;  // by the file that they name
+  for (const auto& [option, file] : files) {
+    if (!file) continue;
+    std::error_code failed;
+    const auto [other, is_new] = options.emplace(std::filesystem::weakly_canonical(*file, failed), option);
+    if (is_new) continue;
+    return Error::invalid_argument("gpt_train")
+        .object(file->string())
+        .reason(std::string(other->second) + " and " + option + " both name it")
+        .advice("name another file");
+  }
+  return penstock::ok();
 }
 
 std::string json_number(double value) {

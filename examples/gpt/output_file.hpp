@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -41,6 +43,14 @@ class OutputFile {
   std::filesystem::path written_;  // instead of it, until close(); a device or a pipe is written itself
   std::unique_ptr<std::FILE, Close> file_;
 };
+
+/// A file that an option names, or none.
+struct NamedFile {
+  const char* option;
+  std::optional<std::filesystem::path> file;
+};
+/// Errors: invalid_argument, if two options name one file.
+[[nodiscard]] penstock::Result<void> check_different(std::span<const NamedFile> files);
 
 /// A number as JSON has it, with all its digits. JSON has none that is not finite: null stands for it.
 [[nodiscard]] std::string json_number(double value);

@@ -224,27 +224,6 @@ Result<RankGroup> join(const Arguments& arguments, const zero::Launch& launch, s
   return RankGroup::of_processes(options);
 }
 
-/// Each file is written by one option.
-Result<void> check_files(const Arguments& arguments) {
-  std::vector<std::pair<const char*, std::filesystem::path>> seen;
-  for (const auto& [option, given] :
-       {std::pair("--json", arguments.json), std::pair("--trace", arguments.trace),
-        std::pair("--save", arguments.states.save)}) {
-    if (!given) continue;
-    std::error_code failed;
-    const std::filesystem::path file = std::filesystem::weakly_canonical(*given, failed);
-    for (const auto& [other, name] : seen) {
-      if (name != file) continue;
-      return Error::invalid_argument("gpt_train")
-          .object(file.string())
-          .reason(std::string(other) + " and " + option + " both name it")
-          .advice("name another file");
-    }
-    seen.emplace_back(option, file);
-  }
-  return ok();
-}
-
 /// Takes the command line, the launcher's word and the configuration together.
 Result<zero::Launch> find_place(Arguments& arguments) {
   if (!arguments.master.empty()) {
@@ -316,7 +295,9 @@ std::variant<int, Failure> run(Arguments effective, const zero::Launch& launch, 
   for (const std::string& note : config->notes) {
     if (leads) std::fprintf(stderr, "note: %s\n", note.c_str());
   }
-  if (auto files = check_files(effective); !files) return Failure{files.error(), "cannot start"};
+  const NamedFile files[] = {
+      {"--json", effective.json}, {"--trace", effective.trace}, {"--save", effective.states.save}};
+  if (auto differ = check_different(files); !differ) return Failure{differ.error(), "cannot start"};
   if (auto paths = config->check_paths(); !paths)
     return Failure{paths.error(), "cannot use the swap directory"};
   effective.take(*config);
