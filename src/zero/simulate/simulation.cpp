@@ -30,9 +30,6 @@ const Alternative alternatives[] = {
      [](Machine&, SimulationOptions& options) { options.lookahead = options.lookahead * 2; }},
 };
 
-}  // namespace
-
-namespace {
 /// Which tensors are in memory at the end of a step may alternate a little for ever.
 bool are_alike(const swap::ReplayedRound& one, const swap::ReplayedRound& other) {
   const auto near = [](ByteCount a, ByteCount b) {
@@ -40,6 +37,7 @@ bool are_alike(const swap::ReplayedRound& one, const swap::ReplayedRound& other)
   };
   return near(one.read, other.read) && near(one.written, other.written);
 }
+
 }  // namespace
 
 void Simulation::note_change(std::string what, double seconds) {
@@ -65,13 +63,14 @@ Result<Simulation> simulate_steps(const swap::AccessTrace& trace, const Machine&
   Simulation simulation;
   PENSTOCK_TRY_ASSIGN(simulation.first, replayed->round());
   simulation.steady = simulation.first;
-  bool settled = false;
-  for (simulation.steps = 1;
-       simulation.steps < options.steps || (!settled && simulation.steps < steps_max && options.steps > 1);
-       ++simulation.steps) {
+  simulation.steps = 1;
+  bool goes_on = options.steps > 1;
+  while (goes_on) {
     const swap::ReplayedRound before = simulation.steady;
     PENSTOCK_TRY_ASSIGN(simulation.steady, replayed->round());
-    settled = are_alike(before, simulation.steady);
+    ++simulation.steps;
+    const bool may_end = are_alike(before, simulation.steady) || simulation.steps >= steps_max;
+    goes_on = simulation.steps < options.steps || !may_end;
   }
   return simulation;
 }

@@ -15,8 +15,8 @@ struct SimulationOptions {
   ByteCount lookahead;           ///< as in swap::RuntimeOptions
   bool update_beside = false;    ///< these as in swap::ReplayOptions
   std::uint32_t dropped_ahead = 0;
-  /// > 0. So many at least, and then until one moves the bytes of the one before it, or there are steps_max: the last
-  /// one stands for all that follow.
+  /// > 0. 1: only the first step. Otherwise so many at least, and then until one moves the bytes of the one before it,
+  /// to half a percent, or there are steps_max: the last one stands for all that follow.
   std::uint32_t steps = 4;
 };
 inline constexpr std::uint32_t steps_max = 64;
