@@ -50,6 +50,8 @@ constexpr Row rows[] = {
     {"AllOnDiskInFp32", 3, 3, nullptr, "nvme", "nvme"},
     {"StatesOnDiskInRoomyMemory", 2, 3, "bf16", "cpu", "nvme",
      R"(, "host_budget": "4MiB", "device_budget": "1MiB", "state_format": "split_bf16")"},
+    {"StatesInThreeTiers", 2, 3, "bf16", "cpu", "nvme",
+     R"(, "host_budget": "4MiB", "device_states": "192KiB")"},
     {"ParametersOnDisk", 2, 3, "bf16", "nvme", "cpu", "", 3},
     {"Stage2InFp32OnDisk", 4, 2, nullptr, "none", "nvme", R"(, "device_budget": "2MiB")", 1},
 };

@@ -1,5 +1,7 @@
 #include "kit/cluster.hpp"
+#include "kit/seeded_random.hpp"
 #include "kit/simulated_rank.hpp"
+#include "zero/layout/rank_bytes.hpp"
 
 #include <penstock/base/check.hpp>
 #include <penstock/zero/comm/in_process_group.hpp>
@@ -22,6 +24,17 @@ ModelLayout small_model() {
                       {"out", ElementCount(9'000), 0}}},
       {.name = "head", .parameters = {{"gain", ElementCount(1), 1}}, .shared = {{0, 0}}},
   };
+  return model;
+}
+
+ModelLayout model_of_long_units() {
+  ModelLayout model;
+  model.groups = {{}, {.weight_decay = 0}};
+  for (int i = 0; i < 4; ++i) {
+    model.units.push_back(
+        {.name = "layer" + std::to_string(i),
+         .parameters = {{"weight", ElementCount(70'000), 0}, {"bias", ElementCount(200), 1}}});
+  }
   return model;
 }
 
@@ -115,6 +128,23 @@ ByteCount smallest_host_budget(RunOptions options) {
   const auto memory = options.accelerator ? tiers::DeviceMemory::separate : options.device_memory;
   return plan_memory(config, options.model, options.ranks, options.ranks, memory)->host_minimum *
          options.ranks;
+}
+
+ByteCount largest_tile(const RunOptions& options) {
+  MemoryPlan plan;
+  plan.tile_elements = options.config.penstock.tile();
+  return RankBytes::of(plan, options.config, ShardLayout(options.model, options.ranks)).value().largest_tile;
+}
+
+void keep_random_states(RunOptions& options, std::uint64_t seed) {
+  if (options.device_memory == tiers::DeviceMemory::host ||
+      options.config.offload_optimizer.device == OffloadDevice::none)
+    return;
+  RunOptions of_one_rank = options;
+  of_one_rank.ranks = 1;
+  penstock::test::SeededRandom random(seed + 47'000);
+  const std::uint64_t kept = random.below(2) == 0 ? 0 : 1 + random.below(random.below(4) == 0 ? 100 : 6);
+  options.config.penstock.device_states = largest_tile(of_one_rank) * kept;
 }
 
 RunResult train(const RunOptions& options) {

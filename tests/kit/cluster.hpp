@@ -21,6 +21,9 @@ namespace penstock::zero::test {
 /// Three units and a tied parameter, with odd sizes.
 [[nodiscard]] ModelLayout small_model();
 
+/// Four layers of which each rank has several tiles, also where there are three.
+[[nodiscard]] ModelLayout model_of_long_units();
+
 /// Eight layers, of which the smallest device budget holds three: flats are dropped and gathered again. The last layer
 /// shares the first one's weight.
 [[nodiscard]] ModelLayout deep_model();
@@ -175,6 +178,10 @@ struct RunResult {
 
 /// The smallest host budget that the plan of such a run allows, for all ranks.
 [[nodiscard]] ByteCount smallest_host_budget(RunOptions options);
+/// The size of the largest optimizer tile of such a run.
+[[nodiscard]] ByteCount largest_tile(const RunOptions& options);
+/// Some of the runs whose device has memory of its own keep offloaded states there: with any number of ranks a tile.
+void keep_random_states(RunOptions& options, std::uint64_t seed);
 
 /// Runs a Trainer on each rank.
 [[nodiscard]] RunResult train(const RunOptions& options);

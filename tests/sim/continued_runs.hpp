@@ -44,6 +44,7 @@ inline RunOptions random_continued_run(std::uint64_t seed, std::uint32_t ranks) 
   if (format.format == cpu_adam::StateFormat::moments) config.stage = std::max(config.stage, 1u);
   format.set(config);
   if (random.below(4) == 0 && options.model.groups.size() > 1) options.model.groups[1].frozen = true;
+  keep_random_states(options, seed);
   give_random_memory(options, seed);
   return options;
 }

@@ -69,6 +69,7 @@ TEST(EngineCommit, IsContinuedByOtherRanksStagesTiersAndFormats) {
     RunOptions options = random_continued_run(seed, 1 + static_cast<std::uint32_t>(random.below(4)));
     // Formats that keep the masters and moments exactly.
     continued_formats[random.below(2)].set(options.config);
+    keep_random_states(options, seed);
     give_random_memory(options, seed);
     const ScratchDirectory scratch;
     const auto directory = scratch.path() / "run";
@@ -77,6 +78,7 @@ TEST(EngineCommit, IsContinuedByOtherRanksStagesTiersAndFormats) {
     RunOptions other = random_continued_run(seed + 1000, 1 + static_cast<std::uint32_t>(random.below(4)));
     other.model = options.model;
     continued_formats[random.below(2)].set(other.config);
+    keep_random_states(other, seed);
     give_random_memory(other, seed);
     other = second_part(durable(other, directory), 2);
     other.steps = 2;

@@ -117,10 +117,13 @@ TEST_P(EngineOnCudaRanks, GivesTheSameBitsFromPageableMemoryInEveryOrderOfTheStr
   }
 }
 
-/// Tiles pass through the device: all of them, or those for which it is free.
-void update_on_device(Config& config, bool all) {
-  config.cpu_update_ratio = all ? 0.0f : 1.0f;
-  config.penstock.update_split = all ? UpdateSplit::ratio : UpdateSplit::automatic;
+/// Tiles pass through the device: all of them, or those for which it is free; or some are kept there.
+enum class OnDevice : std::uint8_t { all, automatic, kept };
+void update_on_device(RunOptions& options, OnDevice which) {
+  Config& config = options.config;
+  config.cpu_update_ratio = which == OnDevice::all ? 0.0f : 1.0f;
+  config.penstock.update_split = which == OnDevice::automatic ? UpdateSplit::automatic : UpdateSplit::ratio;
+  config.penstock.device_states = which == OnDevice::kept ? largest_tile(options) * 2 : ByteCount();
 }
 
 TEST_P(EngineOnCudaRanks, UpdatesTilesWithTheBitsOfTheCpuInEveryOrderOfTheStreams) {
@@ -136,10 +139,10 @@ TEST_P(EngineOnCudaRanks, UpdatesTilesWithTheBitsOfTheCpuInEveryOrderOfTheStream
       const RunResult by_cpu = train(options);
       ASSERT_FALSE(by_cpu.error) << by_cpu.error->message();
       options.accelerator = cuda();
-      for (const bool all : {true, false}) {
+      for (const OnDevice which : {OnDevice::all, OnDevice::automatic, OnDevice::kept}) {
         SCOPED_TRACE("seed " + std::to_string(++seed) + ", " + format.name());
         fake_cuda::restart({.seed = seed});
-        update_on_device(options.config, all);
+        update_on_device(options, which);
         options.config.penstock.host_budget = smallest_host_budget(options);
 
         const RunResult result = train(options);
@@ -163,7 +166,7 @@ TEST_F(EngineOnCuda, CallsTheDeviceSparinglyOnceStepsRepeat) {
       fake_cuda::restart();
       RunOptions options = run_options(/*ranks=*/1, offload);
       const bool updates = by_device || offload.optimizer == none;
-      if (by_device) update_on_device(options.config, /*all=*/true);
+      if (by_device) update_on_device(options, OnDevice::all);
       options.steps = 8;
       options.accelerator = cuda();
       std::vector<fake_cuda::Counts> counts;
@@ -245,7 +248,7 @@ TEST_F(EngineOnCuda, ReportsAKernelThatFaults) {
 
 TEST_F(EngineOnCuda, NamesTheTileWhoseUpdateFaults) {
   RunOptions options = run_options(/*ranks=*/1, {nvme, cpu});
-  update_on_device(options.config, /*all=*/true);
+  update_on_device(options, OnDevice::all);
   options.accelerator = cuda();
   for (std::uint64_t kernel = 1; kernel <= 6; ++kernel) {  // those of the first update
     fake_cuda::restart({.seed = kernel});
@@ -384,7 +387,7 @@ TEST_F(EngineOnCuda, FailsForGoodWhereACallOfAnUpdateFails) {
       SCOPED_TRACE(std::string(function) + ", call " + std::to_string(nth));
       fake_cuda::restart({.seed = nth});
       RunOptions options = run_options(/*ranks=*/1, {none, nvme});
-      update_on_device(options.config, /*all=*/true);
+      update_on_device(options, OnDevice::all);
       options.accelerator = cuda();
       options.attempts = 3;
       options.before_step = [&](std::uint32_t step, std::uint32_t, swap::Runtime&) {

@@ -28,20 +28,8 @@ void set(RunOptions& options, Share share) {
   options.config.cpu_update_ratio = share == Share::all ? 0.0f : share == Share::half ? 0.5f : 1.0f;
 }
 
-/// Each rank has several tiles of a unit, also where there are three.
-ModelLayout model_of_long_units() {
-  ModelLayout model;
-  model.groups = {{}, {.weight_decay = 0}};
-  for (int i = 0; i < 4; ++i) {
-    model.units.push_back(
-        {.name = "layer" + std::to_string(i),
-         .parameters = {{"weight", ElementCount(70'000), 0}, {"bias", ElementCount(200), 1}}});
-  }
-  return model;
-}
-
 RunOptions with(const RunFormat& format, Share share) {
-  RunOptions options{.model = model_of_long_units(), .device_memory = tiers::DeviceMemory::separate};
+  RunOptions options{.model = test::model_of_long_units(), .device_memory = tiers::DeviceMemory::separate};
   options.config.offload_param.device = options.config.offload_optimizer.device = OffloadDevice::cpu;
   format.set(options.config);
   set(options, share);

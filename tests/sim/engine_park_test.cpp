@@ -59,6 +59,7 @@ RunOptions random_run(std::uint64_t seed) {
       return step == 0 ? std::numeric_limits<float>::infinity() : 1.0f;
     };
   }
+  test::keep_random_states(options, seed);
   return options;
 }
 
@@ -69,8 +70,11 @@ struct Places {
 };
 /// Whether the engine of a run has swap directories.
 bool uses_disk(const RunOptions& options) {
-  return options.config.offload_optimizer.device == OffloadDevice::nvme ||
-         options.config.offload_param.device == OffloadDevice::nvme;
+  Config config = options.config;
+  config.offload_param.nvme_paths = config.offload_optimizer.nvme_paths = {"."};
+  return !plan_memory(config, options.model, options.ranks, options.ranks, options.device_memory)
+              .value()
+              .swap_bytes.is_zero();
 }
 
 /// Parks at places that a seed chooses, on all ranks, and compares what the reports say.

@@ -30,6 +30,7 @@ RunOptions random_run(std::uint64_t seed) {
   if (options.device_memory == tiers::DeviceMemory::separate)
     options.config.cpu_update_ratio = std::array{1.0f, 0.5f, 0.0f}[random.below(3)];
   options.config.penstock.tiles_in_flight = static_cast<std::uint32_t>(1 + random.below(4));
+  test::keep_random_states(options, seed);
   if (random.below(2) == 0) {
     const std::uint64_t size = 1 + random.below(random.below(2) == 0 ? 20'000 : 600'000);
     options.model.checkpoints = {

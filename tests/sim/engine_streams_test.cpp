@@ -27,6 +27,7 @@ RunOptions random_run(std::uint32_t ranks, SeededRandom& random) {
   options.config.cpu_update_ratio = std::array{1.0f, 1.0f, 0.5f, 0.0f}[random.below(4)];
   if (options.config.cpu_update_ratio == 1 && random.below(2) == 0)
     options.config.penstock.update_split = UpdateSplit::automatic;
+  keep_random_states(options, random.below(1000));
   options.threads = static_cast<std::uint32_t>(1 + random.below(2));
   if (random.below(3) == 0) {
     const auto count = static_cast<std::uint32_t>(options.model.units.size());

@@ -91,6 +91,20 @@ TEST(UpdateSpeed, LetsBothProcessorsUpdateTilesFromDiskAtTheSpeedOfTheDisk) {
   EXPECT_LE(by_both, units / 0.95);
 }
 
+// The device updates the tiles that it keeps while the disk moves the others: a half of them, or a quarter.
+TEST(UpdateSpeed, TakesTheDiskForTheTilesThatAreOnItOnly) {
+  TimedRank::Options options = with_device_updates();
+  options.config.offload_optimizer = on_disk();
+  options.disk.bytes_per_second = static_cast<std::uint64_t>(unit_bytes_per_second) * 12;
+  options.config.cpu_update_ratio = 1;
+  const ByteCount states(12 * unit_elements * units);
+  EXPECT_GE(measure_update(options), units * 0.9);
+  options.config.penstock.device_states = states / 2;
+  EXPECT_LE(measure_update(options), units / 2.0 / 0.95);
+  options.config.penstock.device_states = states / 4;
+  EXPECT_LE(measure_update(options), units * 0.75 / 0.95);
+}
+
 // A slow disk lets all writes pile up, and reads for the next step follow them.
 TEST(UpdateSpeed, TakesAsMuchHostMemoryForTilesAsPlanned) {
   for (const std::uint32_t in_flight : {1u, 4u, 8u}) {

@@ -129,6 +129,7 @@ void check_other_optimizer(const Config& config, Violations& violations) {
     refuse("zero_optimization.offload_optimizer.ratio", by_cpu + "leave it out");
   if (config.penstock.update_split == UpdateSplit::automatic)
     refuse("penstock.update_split", by_cpu + "leave it out");
+  if (!config.penstock.device_states.is_zero()) refuse("penstock.device_states", by_cpu + "leave it out");
   const bool has_own_rate = config.optimizer.muon_learning_rate || config.optimizer.adam_learning_rate;
   if (is_muon && has_own_rate && config.optimizer.learning_rate == 0)
     refuse("optimizer.params.lr", "0 is in no ratio to muon_lr and adam_lr; set it to one of them");

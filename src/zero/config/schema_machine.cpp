@@ -75,6 +75,16 @@ constexpr Key keys[] = {
      .bytes = "device: so much",
      .field = own<&PenstockConfig::device_budget>,
      .read_by = plan},
+    {.path = "penstock.device_states",
+     .kind = bytes,
+     .help = "offloaded masters and moments that stay in the device's memory, of each rank: as many tiles as "
+             "fit, "
+             "spread evenly, which the device updates whatever offload_optimizer.ratio says",
+     .bytes = "device: so much, a part of device_budget, and up to 4 tiles' gradients and parameters; so "
+              "much less in "
+              "host memory or on nvme",
+     .field = own<&PenstockConfig::device_states>,
+     .read_by = plan},
     {.path = "penstock.tile_elements",
      .kind = count,
      .help = "elements of an optimizer tile",

@@ -159,6 +159,8 @@ constexpr Rule rules[] = {
     {"penstock.endurance_warning", has_no_endurance, "path_endurance is not given"},
     {"penstock.eviction", has_no_disk, no_disk},
     {"penstock.update_split", updates_on_device, on_device},
+    {"penstock.device_states", updates_on_device,
+     "offload_optimizer.device is none: all states are on the device"},
 };
 
 /// Whether the file says what is true without it.

@@ -42,7 +42,7 @@ Result<std::unique_ptr<CommitCopies>> CommitCopies::open(EngineContext& context,
     const FlatState& flat = context.flats[f];
     if (commits_shard(context, flat)) PENSTOCK_TRY(made->add_shard(f, engine));
     for (std::uint32_t tile = 0; tile < flat.tiles.size(); ++tile) {
-      if (flat.tiles[tile].place == TilePlace::memory) PENSTOCK_TRY(made->add_tile(f, tile, engine));
+      if (!is_on_disk(flat.tiles[tile].place)) PENSTOCK_TRY(made->add_tile(f, tile, engine));
     }
   }
   return made;

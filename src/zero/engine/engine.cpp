@@ -53,8 +53,8 @@ Result<void> check_plan(const Engine::Options& options) {
       .object("adam")
       .reason("the plan has tiles that the device updates, and the accelerator has no optimizer")
       .advice(
-          "pass a DeviceAdam; or set offload_optimizer.device to cpu or nvme, its ratio to 1, and "
-          "penstock.update_split to ratio");
+          "pass a DeviceAdam; or set offload_optimizer.device to cpu or nvme, its ratio to 1, "
+          "penstock.update_split to ratio, and penstock.device_states to 0");
 }
 
 /// Checks that a durable run has a directory.

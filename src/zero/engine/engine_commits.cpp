@@ -159,7 +159,7 @@ void EngineCommits::find_committed() {
     if (flat.shard_on_disk && commits_parameters(context_.config, *flat.layout))
       committed_.push_back(flat.shard);
     for (const TileState& tile : flat.tiles) {
-      if (tile.place != TilePlace::memory) committed_.push_back(tile.tensor);
+      if (is_on_disk(tile.place)) committed_.push_back(tile.tensor);
     }
   }
 }

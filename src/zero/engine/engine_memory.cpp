@@ -131,7 +131,7 @@ Result<void> EngineState::add_gradients(FlatState& flat) {
   const FlatLayout& layout = *flat.layout;
   const TileRange whole{.begin = {}, .count = layout.shard};
   tiers::TensorDescription gradient = gradient_tensor(options_.config, layout);
-  if (options_.plan.tiles_on_device) {
+  if (options_.plan.gradients_on_device) {
     flat.kept_gradient = keep(context_.gradient_region, gradient.size, gradient.purpose);
     return ok();
   }
@@ -161,11 +161,11 @@ Result<void> EngineState::add_tiles(std::uint32_t index, std::uint64_t& tile_num
 Result<void> EngineState::add_tile(TileState& tile) {
   tiers::TensorDescription states =
       tile_tensor(options_.config, *tile.flat, tile.range, tile.number, tile.place);
-  if (options_.plan.tiles_on_device) {
+  if (tile.place == TilePlace::device) {
     tile.kept = keep(context_.optimizer_region, states.size, states.purpose);
     return ok();
   }
-  return add(tile.tensor, *tile.flat, tile.range, std::move(states), tile.place != TilePlace::memory);
+  return add(tile.tensor, *tile.flat, tile.range, std::move(states), is_on_disk(tile.place));
 }
 
 /// Records the plan's figures in the ledger, to compare them with the actual ones.

@@ -48,9 +48,9 @@ std::vector<EngineState::HostRange> EngineState::host_ranges_of(ParkKinds kinds)
     if (has(kinds, ParkKinds::parameters) && !plan.shards_on_device && !flat.shard_on_disk)
       add(name + " parameter shard", flat.shard, true);
     if (flat.layout->frozen) continue;
-    if (has(kinds, ParkKinds::gradients) && !plan.tiles_on_device && !plan.gradients_on_disk)
+    if (has(kinds, ParkKinds::gradients) && !plan.gradients_on_device && !plan.gradients_on_disk)
       add(name + " gradient shard", flat.gradient, !gradients_.untouched(flat));
-    if (!has(kinds, ParkKinds::optimizer) || plan.tiles_on_device) continue;
+    if (!has(kinds, ParkKinds::optimizer)) continue;
     for (const TileState& tile : flat.tiles) {
       if (tile.place == TilePlace::memory) add(tile.name(), tile.tensor, true);
     }

@@ -1,5 +1,6 @@
 #include "zero/engine/engine_state.hpp"
 
+#include "zero/config/device_update.hpp"
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/padded.hpp"
 
@@ -123,8 +124,7 @@ Result<void> EngineState::open() {
     commits_.emplace(context_, *options_.directory, options_.plan, options_.engine_number);
     PENSTOCK_TRY(commits_->open());
   }
-  const bool asked = config.cpu_update_ratio < 1 || config.penstock.update_split == UpdateSplit::automatic;
-  if (asked && !options_.plan.device_squares)
+  if (asks_device_to_update(config) && !options_.plan.device_squares)
     add_note("the CPU updates all tiles: the rank has no other device");
   return update_.open();
 }

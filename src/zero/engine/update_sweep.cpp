@@ -27,27 +27,34 @@ class UpdateSweep::FlatTiles {
   /// The next tile for the processor, which then has begun; null if there is none. Skips those for which `skips(tile)`.
   template <class Skips>
   [[nodiscard]] TileState* next(Processor processor, const Skips& skips) {
-    std::size_t& cursor = cursors_[cursor_of(processor)];
-    for (; cursor < flat_->tiles.size(); ++cursor) {
-      TileState& tile = flat_->tiles[cursor];
-      if (cursor_of(tile) != cursor_of(processor) || skips(tile)) continue;
-      ++cursor;
-      return &tile;
-    }
-    return nullptr;
+    const bool is_device = processor == Processor::device;
+    if (TileState* const own = is_device ? next_of(Queue::device, skips) : nullptr) return own;
+    return is_device && split_ == UpdateSplit::ratio ? nullptr : next_of(Queue::others, skips);
   }
   void count_updated() { --left_; }
   [[nodiscard]] bool all_updated() const { return left_ == 0; }
 
  private:
-  // With UpdateSplit::automatic the processors share a cursor.
-  [[nodiscard]] std::size_t cursor_of(Processor processor) const {
-    return split_ == UpdateSplit::ratio && processor == Processor::device ? 1 : 0;
+  /// Tiles for the device alone; and the others: for the CPU, or with UpdateSplit::automatic for the processor that is
+  /// free first.
+  enum class Queue : std::uint8_t { device, others };
+  [[nodiscard]] Queue queue_of(const TileState& tile) const {
+    const bool is_for_device = !tile.kept.empty() || (split_ == UpdateSplit::ratio && tile.updated_on_device);
+    return is_for_device ? Queue::device : Queue::others;
   }
-  [[nodiscard]] std::size_t cursor_of(const TileState& tile) const {
-    return cursor_of(tile.updated_on_device ? Processor::device : Processor::cpu);
+  [[nodiscard]] std::size_t& cursor_of(Queue queue) { return cursors_[static_cast<std::size_t>(queue)]; }
+  template <class Skips>
+  [[nodiscard]] TileState* next_of(Queue queue, const Skips& skips) {
+    std::size_t& cursor = cursor_of(queue);
+    while (cursor < flat_->tiles.size()) {
+      TileState& tile = flat_->tiles[cursor++];
+      if (queue_of(tile) == queue && !skips(tile)) return &tile;
+    }
+    return nullptr;
   }
-  [[nodiscard]] bool begun(std::size_t tile) const { return tile < cursors_[cursor_of(flat_->tiles[tile])]; }
+  [[nodiscard]] bool begun(std::size_t tile) const {
+    return tile < cursors_[static_cast<std::size_t>(queue_of(flat_->tiles[tile]))];
+  }
 
   FlatState* flat_;
   UpdateSplit split_;

@@ -76,6 +76,33 @@ void take_cost(Candidate& candidate, const PlanEstimate& estimate) {
   candidate.device = estimate.moved(Link::device);
 }
 
+/// What the device's budget leaves holds states that would else move over the drives.
+void keep_states_on_device(Candidate& candidate, const SearchOptions& options, const ModelLayout& layout) {
+  const Config& config = candidate.config;
+  const MemoryPlan& plan = candidate.chosen->plan;
+  if (config.offload_optimizer.device != OffloadDevice::nvme || !config.penstock.device_states.is_zero() ||
+      config.optimizer.type != cpu_adam::Optimizer::adam || options.device_budget <= plan.device_minimum ||
+      options.run.device_memory == tiers::DeviceMemory::host)
+    return;
+  Config keeping = config;
+  ByteCount& states = keeping.penstock.device_states;
+  states = options.device_budget - plan.device_minimum;
+  keeping.penstock.device_budget = {};
+  const auto without_limit = estimate_plan(keeping, layout, options.run);
+  if (!without_limit) return;  // it has no room for a tile
+  // Beside the states, the slots of their update.
+  const ByteCount need = without_limit->plan.device_minimum,
+                  above = need - std::min(need, options.device_budget);
+  if (above >= states) return;
+  states -= above;
+  keeping.penstock.device_budget = options.device_budget;
+  auto estimate = estimate_plan(keeping, layout, options.run);
+  if (!estimate || estimate->moved(Link::nvme) >= candidate.nvme) return;
+  take_cost(candidate, *estimate);
+  candidate.chosen = std::move(*estimate);
+  candidate.config = std::move(keeping);
+}
+
 Result<Candidate> try_config(Config config, const SearchOptions& options, const ModelLayout& layout) {
   config.penstock.host_budget = config.penstock.device_budget = {};
   config.penstock.node_budgets.clear();
@@ -90,6 +117,7 @@ Result<Candidate> try_config(Config config, const SearchOptions& options, const 
   if (limited) {
     take_cost(candidate, *limited);
     candidate.chosen = std::move(*limited);
+    keep_states_on_device(candidate, options, layout);
   } else if (limited.error().code() != ErrorCode::budget_too_small) {
     return std::move(limited).error();
   }
@@ -129,7 +157,9 @@ std::string Candidate::name() const {
   if (config.shards_parameters())
     text.append(", offload_param ").append(to_string(config.offload_param.device));
   text.append(", offload_optimizer ").append(to_string(config.offload_optimizer.device));
-  return text.append(", state_format ").append(to_string(config.penstock.state_format));
+  text.append(", state_format ").append(to_string(config.penstock.state_format));
+  const ByteCount on_device = config.penstock.device_states;
+  return on_device.is_zero() ? text : text.append(", device_states ").append(to_string(on_device));
 }
 
 Result<ConfigSearch> ConfigSearch::run(const SearchOptions& options, const ModelLayout& layout) {

@@ -30,7 +30,8 @@ struct Candidate {
 /// host memory and device, then the order in which they are tried: stage 2 (all parameters on the device) before stage
 /// 3; within a stage none, cpu, nvme for offload_optimizer and then for offload_param; state formats fp32, split, and
 /// if `lossy` split_bf16 and split_q8. offload_param none is tried only with offload_optimizer none, since it is cpu
-/// with the others. Left out is what the base cannot have: stage 2 with a ratio of the update, stage 3 with
+/// with the others. With a device budget, what it leaves holds states that are offloaded to nvme, see
+/// penstock.device_states. Left out is what the base cannot have: stage 2 with a ratio of the update, stage 3 with
 /// gradient_allreduce_op sum, and split formats without bf16. A base with 16-bit masters keeps its format, and where
 /// that is `moments` its states are offloaded.
 struct ConfigSearch {

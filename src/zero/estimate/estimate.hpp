@@ -30,6 +30,7 @@ struct RunEstimateOptions {
   std::uint32_t tiles_in_flight = 4;
   float cpu_update_ratio = 1;  ///< part of the offloaded states that the CPU updates
   UpdateSplit update_split = UpdateSplit::ratio;
+  ByteCount device_states;  ///< of a rank's offloaded states, that stay on the device
 };
 
 struct RunEstimate {
@@ -62,7 +63,8 @@ struct RunEstimate {
 /// - what is offloaded to cpu is in host memory, and so is the reduced gradient, in `grad_accum_dtype`. With
 ///   offload_optimizer none the states and that gradient are on the device; with offload_param none too, the parameters
 ///   are. The device has memory of its own;
-/// - tiles that the device updates pass through up to four slots of its memory;
+/// - tiles that the device updates pass through up to four slots of its memory; of those that it keeps, gradients and
+///   parameters do;
 /// - kernels report the sums of squares of gradients, 8 bytes for 4096 elements, to host memory; pieces of what is kept
 ///   on the device are copied there too;
 /// - tensors on nvme are staged in host memory: 2 × `tiles_in_flight` + 1 tiles and those that are updated at a time,

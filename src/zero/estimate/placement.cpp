@@ -42,6 +42,15 @@ std::vector<Alternative> alternatives(const Config& config, const PlanEstimate& 
                      changed.penstock.host_budget = budget;
                      changed.penstock.node_budgets.clear();
                    }});
+    // As many bytes of the device's memory.
+    if (estimate.run.device_memory == tiers::DeviceMemory::separate &&
+        config.optimizer.type == cpu_adam::Optimizer::adam) {
+      const ByteCount states = plan.device_tiles + moved / 2;
+      all.push_back({"device_states " + to_string(states), [states](Config& changed) {
+                       changed.penstock.device_states = states;
+                       changed.penstock.device_budget = {};
+                     }});
+    }
     all.push_back({"offload_optimizer.device cpu", [](Config& changed) {
                      changed.offload_optimizer.device = OffloadDevice::cpu;
                      changed.penstock.host_budget = {};

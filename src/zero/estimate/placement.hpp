@@ -28,7 +28,7 @@ struct Knob {
   ByteCount moved;  ///< over the drives in a step, at most
 };
 /// Settings that move fewer bytes over the drives than `estimate`, which is of `config`: other state formats, and more
-/// in host memory. The one that moves least is the first. None where the drives move nothing.
+/// in host memory or in the device's. The one that moves least is the first. None where the drives move nothing.
 [[nodiscard]] std::vector<Knob> next_knobs(const Config& config, const ModelLayout& layout,
                                            const PlanEstimate& estimate);
 

@@ -4,6 +4,7 @@
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/padded.hpp"
 #include "zero/layout/shard_layout.hpp"
+#include "zero/layout/tiles.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -122,12 +123,18 @@ void add_device_traffic(PlanEstimate& estimate, const Config& config, const Mode
   // At stage 3 a unit is gathered for the forward and for the backward, else once a step.
   const std::uint64_t gathers = config.shards_parameters() ? 2 * times : 1;
   if (!plan.shards_on_device) {
-    moves.add("parameter shards", shards * gathers, plan.tiles_on_device ? shards : ByteCount());
+    moves.add("parameter shards", shards * gathers, plan.gradients_on_device ? shards : ByteCount());
   }
-  if (!plan.tiles_on_device) {
+  if (!plan.gradients_on_device) {
     moves.add("reduced gradients", {}, shards * times);
-    const ByteCount tiles = plan.update.slot * plan.update.tiles_on_device;
+    const ByteCount tiles = plan.update.slot * (plan.update.tiles_on_device - plan.tiles_kept);
     moves.add("tiles that the device updates", tiles, tiles);
+    const ElementCount kept = plan.tile_elements * plan.tiles_kept;
+    const bool reads = cpu_adam::shares_parameter(tile_layout(config).format);
+    const ByteCount gradients = size_of(config.grad_accum_dtype) * kept.value(),
+                    parameters = size_of(config.dtype) * kept.value();
+    moves.add("gradients and parameters of states on the device",
+              gradients + (reads ? parameters : ByteCount()), parameters);
   }
   if (plan.checkpoints.leave_device()) {
     const ByteCount all = plan.checkpoints.size * plan.checkpoints.count * times;

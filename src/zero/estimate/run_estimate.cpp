@@ -78,6 +78,7 @@ Config config_of(const RunEstimateOptions& options) {
   config.optimizer.type = options.optimizer;
   config.penstock.tile_elements = options.tile_elements;
   config.penstock.update_split = options.update_split;
+  config.penstock.device_states = options.device_states;
   return config;
 }
 
@@ -97,21 +98,51 @@ Result<ByteCount> padded_tiles(cpu_adam::TileLayout format, ElementCount element
   return whole * (elements / tile) + rest;
 }
 
-/// The members of the plan that host_results() and slots depend on.
-Result<MemoryPlan> plan_tiles(const Config& config, bool shards_on_device, ElementCount shard,
-                              ElementCount unit_shard, ElementCount longest_tile) {
-  const auto tiles_of = [&](ElementCount elements) {
-    return ceil_divide(elements.value(), longest_tile.value());
-  };
-  MemoryPlan plan;
+/// A rank's tiles.
+struct Tiles {
+  MemoryPlan plan;  // the members that host_results() and slots depend on
+  ElementCount longest;
+  ByteCount largest, all;
+};
+
+Result<Tiles> plan_tiles(const Config& config, bool shards_on_device, ElementCount shard,
+                         ElementCount unit_shard, ElementCount longest) {
+  const cpu_adam::TileLayout format = tile_layout(config);
+  const ElementCount rest = rest_of(shard, unit_shard);
+  Tiles tiles{.longest = longest};
+  PENSTOCK_TRY_ASSIGN(tiles.largest, padded_tile(format, longest));
+  PENSTOCK_TRY_ASSIGN(const ByteCount of_unit, padded_tiles(format, unit_shard, longest));
+  PENSTOCK_TRY_ASSIGN(const ByteCount of_rest, padded_tiles(format, rest, longest));
+  tiles.all = of_unit * (shard / unit_shard) + of_rest;
+  const auto tiles_of = [&](ElementCount elements) { return ceil_divide(elements.value(), longest.value()); };
+  MemoryPlan& plan = tiles.plan;
   plan.device_squares = true;
-  plan.tiles_on_device = config.offload_optimizer.device == OffloadDevice::none;
+  plan.gradients_on_device = config.offload_optimizer.device == OffloadDevice::none;
   plan.shards_on_device = shards_on_device;
-  plan.tiles = shard / unit_shard * tiles_of(unit_shard) + tiles_of(rest_of(shard, unit_shard));
-  PENSTOCK_TRY_ASSIGN(plan.update, plan_update(plan, config, longest_tile));
-  PENSTOCK_TRY_ASSIGN(const HostPiece piece, HostPiece::of(plan, config, longest_tile));
+  plan.tiles = shard / unit_shard * tiles_of(unit_shard) + tiles_of(rest);
+  PENSTOCK_TRY_ASSIGN(plan.tiles_kept, tiles_to_keep(plan, config, tiles.largest, tiles.all));
+  plan.device_tiles =
+      plan.tiles_kept == plan.tiles ? tiles.all : std::min(tiles.largest * plan.tiles_kept, tiles.all);
+  PENSTOCK_TRY(plan_update(plan, config, longest));
+  PENSTOCK_TRY_ASSIGN(const HostPiece piece, HostPiece::of(plan, config, longest));
   plan.host_piece = piece.size;
-  return plan;
+  return tiles;
+}
+
+/// As plan_memory() chooses their length.
+Result<Tiles> choose_tiles(const Config& config, bool shards_on_device, ElementCount shard,
+                           ElementCount unit_shard) {
+  const auto with = [&](ElementCount length) {
+    return plan_tiles(config, shards_on_device, shard, unit_shard, std::min(length, unit_shard));
+  };
+  std::vector<ElementCount> lengths = tile_lengths(config, tiers::DeviceMemory::separate);
+  const ElementCount last = lengths.back();
+  lengths.pop_back();
+  for (const ElementCount length : lengths) {
+    auto tiles = with(length);
+    if (tiles && tiles->plan.tiles >= streamed_tiles_min) return tiles;
+  }
+  return with(last);
 }
 
 ByteCount sum(const RunEstimate& estimate, Tier tier, ByteCount RunEstimate::Line::*which) {
@@ -153,19 +184,12 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   const bool on_device = options.offload_optimizer == OffloadDevice::none;
   const Tier parameter_tier = tier_of(options.offload_param, on_device);
   const Tier optimizer_tier = tier_of(options.offload_optimizer, on_device);
-  ElementCount longest_tile;
-  MemoryPlan plan;
-  for (const ElementCount length : tile_lengths(config, tiers::DeviceMemory::separate)) {
-    longest_tile = std::min(length, unit_shard);
-    PENSTOCK_TRY_ASSIGN(plan,
-                        plan_tiles(config, parameter_tier == Tier::device, shard, unit_shard, longest_tile));
-    if (plan.tiles >= streamed_tiles_min) break;
-  }
   const cpu_adam::TileLayout format = tile_layout(options.state_format, options.dtype, options.optimizer);
-  PENSTOCK_TRY_ASSIGN(const ByteCount tile, padded_tile(format, longest_tile));
-  PENSTOCK_TRY_ASSIGN(const ByteCount unit_states, padded_tiles(format, unit_shard, longest_tile));
-  PENSTOCK_TRY_ASSIGN(const ByteCount rest, padded_tiles(format, rest_of(shard, unit_shard), longest_tile));
-  const ByteCount states = unit_states * (shard / unit_shard) + rest;
+  PENSTOCK_TRY_ASSIGN(const Tiles tiles,
+                      choose_tiles(config, parameter_tier == Tier::device, shard, unit_shard));
+  const MemoryPlan& plan = tiles.plan;
+  const ByteCount kept = plan.device_tiles, states = tiles.all - kept;
+  const bool tiles_on_disk = optimizer_tier == Tier::nvme && !states.is_zero();
 
   RunEstimate estimate{.ranks_per_node = options.ranks_per_node};
   const auto hold = [&](Tier tier, Purpose purpose, ByteCount bytes) {
@@ -177,24 +201,25 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   const ByteCount slots = plan.update.device_bytes();
 
   hold(parameter_tier, Purpose::parameter_shard, parameters);
-  hold(Tier::device, Purpose::optimizer_tile, on_device ? states + slots : slots);
+  hold(Tier::device, Purpose::optimizer_tile, kept + slots);
   hold(on_device ? Tier::device : Tier::host, Purpose::gradient_shard, gradient);
   const std::uint64_t live_units = options.largest_unit == options.parameters ? 1 : 2;
   hold(Tier::device, Purpose::gathered_flat,
        config.shards_parameters() ? unit * live_units : parameters * ranks);
   hold(Tier::device, Purpose::full_gradient, unit * live_units);
 
-  const bool streams = parameter_tier == Tier::nvme || optimizer_tier == Tier::nvme;
+  const bool streams = parameter_tier == Tier::nvme || tiles_on_disk;
   const ByteCount unit_gradient = size_of(options.grad_accum_dtype) * unit_shard.value();
   const ByteCount unit_parameters(unit_shard.value() * element);
   const ByteCount staging =
-      host_staging({.tile = optimizer_tier == Tier::nvme ? tile : ByteCount(),
+      host_staging({.tile = tiles_on_disk ? tiles.largest : ByteCount(),
                     .shard = parameter_tier == Tier::nvme ? unit_parameters : ByteCount(),
                     .gradient = streams && !on_device ? unit_gradient : ByteCount(),
                     .incoming = on_device ? ByteCount() : unit_parameters});
   const ByteCount ring =
       optimizer_tier == Tier::nvme
-          ? tile * std::min(tile_ring(options.tiles_in_flight, plan.update.tiles()), plan.tiles)
+          ? tiles.largest * std::min(tile_ring(options.tiles_in_flight, plan.update.tiles()),
+                                     plan.tiles - plan.tiles_kept)
           : ByteCount();
   hold(Tier::host, Purpose::staging, staging + ring);
   hold(Tier::host, Purpose::scratch, host_results(plan, partials_bytes(shard)));
@@ -205,7 +230,7 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
          parameters * (2 * options.micro_batches + (cpu_adam::shares_parameter(format.format) ? 1 : 0)),
          parameters});
   }
-  if (optimizer_tier == Tier::nvme) {
+  if (tiles_on_disk) {
     estimate.traffic.push_back({Purpose::optimizer_tile, states, states});
   }
   if (!on_device) hold(optimizer_tier, Purpose::optimizer_tile, states);

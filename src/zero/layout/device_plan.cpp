@@ -63,7 +63,8 @@ Result<void> predict_flats(MemoryPlan& plan, const Config& config, const ShardLa
 /// How a run may fit into a smaller device budget.
 std::string advice_on_device(const MemoryPlan& plan, const Config& config) {
   std::string advice = "raise the budget";
-  if (plan.tiles_on_device) advice += ", set offload_optimizer.device to cpu or nvme";
+  if (plan.gradients_on_device) advice += ", set offload_optimizer.device to cpu or nvme";
+  if (!config.penstock.device_states.is_zero()) advice += ", lower penstock.device_states";
   return advice + (config.shards_parameters()
                        ? ", or use smaller units"
                        : ", or set zero_optimization.stage to 3, which gathers one unit at a time");

@@ -47,6 +47,7 @@ tiers::TensorDescription checkpoint_tensor(std::uint32_t number, ByteCount size,
 }
 
 TilePlace place_of_tile(const MemoryPlan& plan, std::uint64_t tile) {
+  if (plan.tile_kept(tile)) return TilePlace::device;
   if (!plan.tiles_on_disk) return TilePlace::memory;
   return plan.tile_at_home(tile) ? TilePlace::home : TilePlace::disk;
 }

@@ -22,12 +22,16 @@ namespace penstock::zero {
 [[nodiscard]] tiers::TensorDescription incoming_gradient_tensor(const Config& config, const FlatLayout& flat);
 /// An activation checkpoint that may leave the device.
 [[nodiscard]] tiers::TensorDescription checkpoint_tensor(std::uint32_t number, ByteCount size, bool on_disk);
-/// Where a tile is that the device does not keep.
+/// Where a tile is.
 enum class TilePlace : std::uint8_t {
+  device,  ///< only in the device's memory, which is no tensor
   memory,  ///< only in host memory
   home,    ///< it has a place on disk, and its home in host memory
   disk     ///< in host memory only for its update
 };
+[[nodiscard]] constexpr bool is_on_disk(TilePlace place) {
+  return place == TilePlace::home || place == TilePlace::disk;
+}
 [[nodiscard]] TilePlace place_of_tile(const MemoryPlan& plan, std::uint64_t tile);
 /// The optimizer states of a range of the shard. `number`: among the flat's tiles. The runtime computes the checksums
 /// of a tile at home when it stores it, the update those of one on disk.

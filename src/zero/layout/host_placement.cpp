@@ -18,7 +18,7 @@ constexpr std::uint32_t checkpoints_in_flight = 3;
 HostNeed host_need_with(const MemoryPlan& plan, const Config& config, const RankBytes& rank,
                         ByteCount leases) {
   HostNeed need{.may_spill = plan.shards_on_disk || plan.tiles_on_disk};
-  if (!plan.shares_memory && !plan.tiles_on_device) need.streamed.incoming = rank.largest_trained_shard;
+  if (!plan.shares_memory && !plan.gradients_on_device) need.streamed.incoming = rank.largest_trained_shard;
   if (need.may_spill) need.streamed.gradient = rank.largest_gradient;
   if (plan.shards_on_disk) {
     need.streamed.shard = rank.largest_disk_shard;
@@ -166,9 +166,9 @@ void place_in_host(MemoryPlan& plan, const Config& config, const ShardLayout& sh
   }
   left -= place_checkpoints(plan, need, left);
   if (!plan.tiles_on_disk) {
-    plan.tiles_in_host = plan.tiles_on_device ? 0 : plan.tiles;
+    plan.tiles_in_host = rank.tile_count;
   } else if (!plan.gradients_on_disk && take(need.ring)) {
-    plan.tiles_in_host = std::min<std::uint64_t>(left / rank.largest_tile, plan.tiles);
+    plan.tiles_in_host = std::min<std::uint64_t>(left / rank.largest_tile, rank.tile_count);
   }
   StreamedSizes sweep = need.streamed;
   if (!plan.gradients_on_disk) sweep.gradient = {};

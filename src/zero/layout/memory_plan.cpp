@@ -2,6 +2,7 @@
 #include "tiers/memory/host_arena.hpp"
 #include "zero/layout/commit_parts.hpp"
 #include "zero/layout/device_plan.hpp"
+#include "zero/layout/engine_tensors.hpp"
 #include "zero/layout/host_placement.hpp"
 #include "zero/layout/padded.hpp"
 #include "zero/layout/plan_checks.hpp"
@@ -19,13 +20,32 @@ namespace penstock::zero {
 
 namespace {
 
-/// Sets what is kept in the device's memory.
-void plan_device_kept(MemoryPlan& plan, const RankBytes& rank) {
-  if (plan.tiles_on_device) {
-    plan.device_tiles = rank.tiles;
-    plan.device_accumulators = rank.gradients;
+/// The bytes of the tiles for which `holds(number)`.
+template <class Holds>
+Result<ByteCount> bytes_of_tiles(const MemoryPlan& plan, const Config& config, const ShardLayout& shards,
+                                 const Holds& holds) {
+  ByteCount bytes;
+  std::uint64_t number = 0;
+  for (const FlatLayout& flat : shards.flats()) {
+    for (const TileRange& range : cut_into_tiles(flat, plan.tile_elements)) {
+      if (!holds(number++)) continue;
+      PENSTOCK_TRY_ASSIGN(const ByteCount tile, padded_tile(config, flat, range));
+      bytes += tile;
+    }
   }
+  return bytes;
+}
+
+/// Sets what is kept in the device's memory. Errors: those of tiles_to_keep().
+Result<void> plan_device_kept(MemoryPlan& plan, const Config& config, const ShardLayout& shards,
+                              const RankBytes& rank) {
   if (plan.shards_on_device) plan.device_shards = rank.shards;
+  if (plan.gradients_on_device) plan.device_accumulators = rank.gradients;
+  PENSTOCK_TRY_ASSIGN(plan.tiles_kept, tiles_to_keep(plan, config, rank.largest_tile, rank.tiles));
+  PENSTOCK_TRY_ASSIGN(plan.device_tiles, bytes_of_tiles(plan, config, shards, [&plan](std::uint64_t tile) {
+                        return plan.tile_kept(tile);
+                      }));
+  return ok();
 }
 
 /// Sets the memory for slots of the peers. Ranks whose device's memory is the host's have them in their transport.
@@ -65,23 +85,10 @@ Result<void> plan_results(MemoryPlan& plan, const Config& config, const ModelLay
   return ok();
 }
 
-/// The bytes of the tiles on disk that have their home in host memory.
-Result<ByteCount> home_tile_bytes(const MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
-  ByteCount bytes;
-  std::uint64_t number = 0;
-  for (const FlatLayout& flat : shards.flats()) {
-    for (const TileRange& range : cut_into_tiles(flat, plan.tile_elements)) {
-      if (!plan.tile_at_home(number++)) continue;
-      PENSTOCK_TRY_ASSIGN(const ByteCount tile, padded_tile(config, flat, range));
-      bytes += tile;
-    }
-  }
-  return bytes;
-}
-
 /// Sets what the last commit keeps in the swap files, and what is copied to its own.
 Result<void> plan_commits(MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
   if (!config.is_durable()) return ok();
+  std::uint64_t number = 0;
   for (std::size_t f = 0; f < shards.flats().size(); ++f) {
     const FlatLayout& flat = shards.flats()[f];
     const bool on_disk = plan.shard_on_disk(f);
@@ -94,7 +101,7 @@ Result<void> plan_commits(MemoryPlan& plan, const Config& config, const ShardLay
     const cpu_adam::TileLayout layout = tile_layout(config, flat);
     PENSTOCK_TRY_ASSIGN(const ByteCount block, cpu_adam::block_bytes(layout, cpu_adam::block_elements));
     for (const TileRange& tile : cut_into_tiles(flat, plan.tile_elements)) {
-      if (plan.tiles_on_disk) {
+      if (is_on_disk(place_of_tile(plan, number++))) {
         PENSTOCK_TRY_ASSIGN(const ByteCount bytes, padded_tile(config, flat, tile));
         plan.swap_committed += bytes;
         continue;
@@ -179,24 +186,26 @@ Result<MemoryPlan> plan_with(ElementCount tile_elements, const Config& config, c
       config.offload_param.device == OffloadDevice::nvme && plan.flats_in_host < shards.flats().size();
   if (device_memory == tiers::DeviceMemory::separate) {
     plan.device_squares = true;
-    plan.tiles_on_device = config.offload_optimizer.device == OffloadDevice::none;
-    plan.shards_on_device = plan.tiles_on_device && config.offload_param.device == OffloadDevice::none;
+    plan.gradients_on_device = config.offload_optimizer.device == OffloadDevice::none;
+    plan.shards_on_device = plan.gradients_on_device && config.offload_param.device == OffloadDevice::none;
     plan_collectives(plan, config, shards, ranks);
   }
   PENSTOCK_TRY(check_optimizer_place(plan, config));
   plan.tile_elements = tile_elements;
   PENSTOCK_TRY_ASSIGN(const RankBytes all, RankBytes::of(plan, config, shards));
-  plan_device_kept(plan, all);
   plan.tiles = all.tile_count;
-  PENSTOCK_TRY_ASSIGN(plan.update, plan_update(plan, config, all.longest_tile));
+  PENSTOCK_TRY(plan_device_kept(plan, config, shards, all));
+  PENSTOCK_TRY(plan_update(plan, config, all.longest_tile));
   PENSTOCK_TRY(plan_results(plan, config, model, shards, all));
   plan_checkpoint_slots(plan, config, shards, model);
-  const RankBytes rank = all.without(plan.tiles_on_device, plan.shards_on_device);
+  const RankBytes rank = all.beside_device(plan);
   plan.tiles_on_disk = config.offload_optimizer.device == OffloadDevice::nvme && rank.tile_count > 0;
   const HostNeed need = host_need(plan, config, rank, shards);
   PENSTOCK_TRY(plan_host_budget(plan, config, rank, need));
   place_in_host(plan, config, shards, rank, need);
-  PENSTOCK_TRY_ASSIGN(plan.home_tiles, home_tile_bytes(plan, config, shards));
+  PENSTOCK_TRY_ASSIGN(plan.home_tiles, bytes_of_tiles(plan, config, shards, [&plan](std::uint64_t tile) {
+                        return plan.tile_at_home(tile);
+                      }));
   PENSTOCK_TRY(plan_commits(plan, config, shards));
   predict_held(plan, rank, need);
   predict_traffic(plan, config, rank);

@@ -83,7 +83,7 @@ Result<void> check_inputs(const Config& config, const ModelLayout& model, std::u
 
 /// Only Adam has a kernel for the device.
 Result<void> check_optimizer_place(const MemoryPlan& plan, const Config& config) {
-  if (config.optimizer.type == cpu_adam::Optimizer::adam || !plan.tiles_on_device) return ok();
+  if (config.optimizer.type == cpu_adam::Optimizer::adam || !plan.gradients_on_device) return ok();
   return Error::unsupported("plan_memory")
       .reason("the device has no kernel for the optimizer, whose states would be kept there")
       .object("optimizer.type")

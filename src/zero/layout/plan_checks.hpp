@@ -9,7 +9,7 @@ Result<void> check_inputs(const Config& config, const ModelLayout& model, std::u
                           std::uint32_t local_ranks);
 
 /// Whether a processor can update the optimizer's states where the plan keeps them. Precondition:
-/// MemoryPlan::tiles_on_device is set. Errors: unsupported.
+/// MemoryPlan::gradients_on_device is set. Errors: unsupported.
 Result<void> check_optimizer_place(const MemoryPlan& plan, const Config& config);
 
 }  // namespace penstock::zero

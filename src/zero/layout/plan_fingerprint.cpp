@@ -24,6 +24,7 @@ std::uint64_t plan_fingerprint(const Config& config, const ModelLayout& model, s
                                       config.penstock.host_budget.value(),
                                       config.penstock.node_budgets.size(),
                                       config.penstock.device_budget.value(),
+                                      config.penstock.device_states.value(),
                                       config.penstock.reduction == Reduction::exact,
                                       config.gradient_accumulation_steps,
                                       config.reduce_bucket_size.value(),

@@ -40,14 +40,13 @@ Result<RankBytes> RankBytes::of(const MemoryPlan& plan, const Config& config, co
   return rank;
 }
 
-RankBytes RankBytes::without(bool tiles_on_device, bool shards_on_device) const {
+RankBytes RankBytes::beside_device(const MemoryPlan& plan) const {
   RankBytes rest = *this;
-  if (tiles_on_device) {
-    rest.tiles = rest.largest_tile = rest.gradients = rest.largest_gradient = {};
-  }
-  if (shards_on_device) {
-    rest.shards = rest.trained_shards = rest.largest_trained_shard = {};
-  }
+  rest.tiles -= plan.device_tiles;
+  rest.tile_count -= plan.tiles_kept;
+  if (rest.tile_count == 0) rest.largest_tile = {};
+  if (plan.gradients_on_device) rest.gradients = rest.largest_gradient = {};
+  if (plan.shards_on_device) rest.shards = rest.trained_shards = rest.largest_trained_shard = {};
   return rest;
 }
 

@@ -24,8 +24,8 @@ struct RankBytes {
   /// cpu_adam::tile_bytes().
   [[nodiscard]] static Result<RankBytes> of(const MemoryPlan& plan, const Config& config,
                                             const ShardLayout& shards);
-  /// What is left in host memory and on disk, if tiles and gradients, or shards too, are kept on the device.
-  [[nodiscard]] RankBytes without(bool tiles_on_device, bool shards_on_device) const;
+  /// What is left in host memory and on disk of a plan whose device_tiles are set, beside what its device keeps.
+  [[nodiscard]] RankBytes beside_device(const MemoryPlan& plan) const;
 };
 
 /// The bytes of a tile.

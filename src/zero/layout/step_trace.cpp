@@ -123,9 +123,9 @@ class Step final : private FlatResidency::Effects {
       std::uint32_t number = 0;
       for (const TileRange& range : cut_into_tiles(flat, plan_.tile_elements)) {
         const TilePlace place = place_of_tile(plan_, tile_number++);
-        const bool on_disk = place != TilePlace::memory;
+        const bool on_disk = is_on_disk(place);
         std::optional<std::uint32_t> of_tile;  // it is used once
-        if ((on_disk || all_tiles_) && !plan_.tiles_on_device)
+        if (on_disk || (all_tiles_ && place == TilePlace::memory))
           writer_->use(of_tile, tile_tensor(config_, flat, range, number, place), on_disk, Access::modify);
         ++number;
       }
@@ -139,7 +139,7 @@ class Step final : private FlatResidency::Effects {
   }
 
   void use_gradient(std::uint32_t f, Access access) {
-    if (plan_.tiles_on_device) return;
+    if (plan_.gradients_on_device) return;
     writer_->use(flats_[f].gradient, gradient_tensor(config_, shards_.flats()[f]), plan_.gradients_on_disk,
                  access);
   }

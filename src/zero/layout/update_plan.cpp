@@ -30,26 +30,37 @@ std::vector<ElementCount> tile_lengths(const Config& config, tiers::DeviceMemory
   return {shortest};
 }
 
-Result<MemoryPlan::Update> plan_update(const MemoryPlan& plan, const Config& config,
-                                       ElementCount longest_tile) {
-  MemoryPlan::Update update{.split = config.penstock.update_split};
-  if (!plan.device_squares) return update;  // the device is the CPU
+Result<std::uint64_t> tiles_to_keep(const MemoryPlan& plan, const Config& config, ByteCount largest,
+                                    ByteCount all) {
+  if (plan.gradients_on_device) return plan.tiles;
+  const ByteCount room = config.penstock.device_states;
+  if (!plan.device_squares || room.is_zero() || plan.tiles == 0) return std::uint64_t{0};
+  if (room >= all) return plan.tiles;
+  if (room >= largest) return room / largest;
+  return Error::invalid_config("plan_memory")
+      .object("penstock.device_states")
+      .reason("it has no room for a tile")
+      .wanted("at least " + to_exact_string(largest) + ", or none")
+      .got(room)
+      .advice("raise it, leave it out, or set penstock.tile_elements to fewer");
+}
+
+Result<void> plan_update(MemoryPlan& plan, const Config& config, ElementCount longest_tile) {
+  MemoryPlan::Update& update = plan.update;
+  update.split = plan.tiles_kept < plan.tiles ? config.penstock.update_split : UpdateSplit::ratio;
+  if (!plan.device_squares) return ok();  // the device is the CPU
+  const bool automatic = update.split == UpdateSplit::automatic;
   const auto of_cpu =
       static_cast<std::uint64_t>(std::llround(double(config.cpu_update_ratio) * double(plan.tiles)));
   update.tiles_on_device =
-      update.split == UpdateSplit::automatic ? plan.tiles : plan.tiles - std::min(of_cpu, plan.tiles);
-  if (plan.tiles_on_device) {
-    update.split = UpdateSplit::ratio;
-    update.tiles_on_device = plan.tiles;
-  }
-  update.by_cpu = update.split == UpdateSplit::automatic || update.tiles_on_device < plan.tiles ||
-                  plan.tiles == 0;  // all is frozen
-  if (update.tiles_on_device == 0) return update;
+      automatic ? plan.tiles : plan.tiles - std::min(of_cpu, plan.tiles - plan.tiles_kept);
+  update.by_cpu = automatic || update.tiles_on_device < plan.tiles || plan.tiles == 0;  // all is frozen
+  if (update.tiles_on_device == 0) return ok();
   PENSTOCK_TRY_ASSIGN(const UpdateSlot slot, UpdateSlot::of(plan, config, longest_tile));
   update.slot = round_up(slot.size, extent_alignment);
   update.device_slots =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(device_slots_max, update.tiles_on_device));
-  return update;
+  return ok();
 }
 
 ByteCount host_results(const MemoryPlan& plan, ByteCount partials) {

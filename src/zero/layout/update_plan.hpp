@@ -15,12 +15,19 @@ namespace penstock::zero {
 /// So many that a ratio of them is exact to 1 %.
 inline constexpr std::uint64_t streamed_tiles_min = 64;
 
-/// Who updates the tiles: all but the number of flats. Precondition: `plan` has its number of tiles, and what is kept
-/// on the device.
+/// How many tiles the device keeps: all where the optimizer is not offloaded, else as many as fit in
+/// penstock.device_states. `largest`, `all`: bytes of the largest tile, and of all together. Precondition: `plan` has
+/// its number of tiles, and says whether the device's memory is separate, and whether it keeps the gradients.
+///
+/// Errors: invalid_config, if the configured room does not suffice for a tile.
+[[nodiscard]] Result<std::uint64_t> tiles_to_keep(const MemoryPlan& plan, const Config& config,
+                                                  ByteCount largest, ByteCount all);
+
+/// Sets who updates the tiles: plan.update but for the number of flats. Precondition: `plan` has its number of tiles,
+/// and what is kept on the device.
 ///
 /// Errors: those of UpdateSlot::of().
-[[nodiscard]] Result<MemoryPlan::Update> plan_update(const MemoryPlan& plan, const Config& config,
-                                                     ElementCount longest_tile);
+Result<void> plan_update(MemoryPlan& plan, const Config& config, ElementCount longest_tile);
 
 /// The host memory of what kernels report, which includes `partials` bytes of sums of squares, and of plan.host_piece.
 [[nodiscard]] ByteCount host_results(const MemoryPlan& plan, ByteCount partials);

@@ -20,7 +20,8 @@ struct UpdateSlot {
   /// The bytes of first_non_finite_block.
   static constexpr ByteCount result{sizeof(std::uint64_t)};
 
-  /// Of tiles of at most `elements` elements. Errors: those of cpu_adam::tile_bytes().
+  /// Of tiles of at most `elements` elements. Precondition: `plan` has the number of tiles that the device updates.
+  /// Errors: those of cpu_adam::tile_bytes().
   [[nodiscard]] static Result<UpdateSlot> of(const MemoryPlan& plan, const Config& config,
                                              ElementCount elements) {
     const cpu_adam::TileLayout format = tile_layout(config);
@@ -29,9 +30,9 @@ struct UpdateSlot {
       return is_kept ? ByteCount() : round_up(bytes, alignment);
     };
     UpdateSlot slot;
-    slot.gradient = passing(plan.tiles_on_device, state);
-    slot.parameter =
-        slot.gradient + passing(plan.tiles_on_device, size_of(config.grad_accum_dtype) * elements.value());
+    slot.gradient = passing(plan.update.tiles_on_device == plan.tiles_kept, state);
+    slot.parameter = slot.gradient +
+                     passing(plan.gradients_on_device, size_of(config.grad_accum_dtype) * elements.value());
     slot.first_non_finite_block =
         slot.parameter + passing(plan.shards_on_device, size_of(config.dtype) * elements.value());
     slot.size = slot.first_non_finite_block + round_up(result, alignment);
@@ -55,7 +56,7 @@ struct HostPiece {
                                             ElementCount longest) {
     const bool has_tiles = !longest.is_zero();
     HostPiece piece{.elements = has_tiles ? std::min(elements_max, longest) : elements_max};
-    if (!plan.tiles_on_device) return piece;
+    if (plan.tiles_kept == 0 && !plan.shards_on_device) return piece;
     const cpu_adam::TileLayout format = tile_layout(config);
     PENSTOCK_TRY_ASSIGN(const ByteCount state,
                         cpu_adam::tile_bytes(format, has_tiles ? piece.elements : ElementCount()));

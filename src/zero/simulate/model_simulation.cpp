@@ -23,8 +23,8 @@ Error not_given(const char* key) {
 
 /// What the update of a step uses in host memory.
 struct UpdateBytes {
-  std::uint64_t tiles = 0;  // their number
-  double states = 0, read = 0, written = 0;
+  std::uint64_t tiles = 0;                   // their number
+  double states = 0, read = 0, written = 0;  // of states; of gradients and parameters
 };
 
 UpdateBytes update_bytes(const swap::AccessTrace& trace) {
@@ -36,6 +36,7 @@ UpdateBytes update_bytes(const swap::AccessTrace& trace) {
     if (tensor.purpose == tiers::Purpose::optimizer_tile) {
       ++bytes.tiles;
       bytes.states += size;
+      continue;
     }
     if (use.access != swap::Access::overwrite) bytes.read += size;
     if (use.access != swap::Access::read) bytes.written += size;
@@ -57,23 +58,32 @@ double checkpoint_bytes(const swap::AccessTrace& trace) {
 /// Seconds of an update without waits. `part`: of the processors, that the rank has.
 Result<double> update_seconds(const Machine& node, double part, const PlannedStep& step) {
   const UpdateBytes bytes = update_bytes(step.trace);
-  if (bytes.tiles == 0) return 0.0;
-  double by_cpu = 0, on_device = 0;  // of all tiles
+  const auto tiles = static_cast<double>(bytes.tiles), kept = static_cast<double>(step.tiles_kept);
+  if (bytes.tiles == 0) return 0.0;  // there is no use that its seconds could be of
+  double by_cpu = 0;                 // of all tiles that the device does not keep
   if (step.update.by_cpu) {
     if (node.update == 0) return not_given("update");
     by_cpu = bytes.states / (node.update * part);
   }
-  if (step.update.device_slots > 0) {
-    if (node.device.host_copy == 0) return not_given("device.host_copy");
-    on_device = std::max(seconds_at(std::max(bytes.read, bytes.written), node.device.host_copy),
-                         seconds_at(bytes.states, node.device.update));
-  }
   if (step.update.device_slots == 0) return by_cpu;
-  if (!step.update.by_cpu) return on_device;
-  if (step.update.split == UpdateSplit::automatic) return 1 / (1 / by_cpu + 1 / on_device);
-  const double ratio =
-      static_cast<double>(step.update.tiles_on_device) / static_cast<double>(bytes.tiles);  // at most 1
-  return std::max((1 - ratio) * by_cpu, ratio * on_device);
+  if (node.device.host_copy == 0) return not_given("device.host_copy");
+  // Of what it keeps, and of a part of the others: gradients and parameters of these tiles cross the link too.
+  const auto on_device = [&](double states_kept, double of_others) {
+    const double states = bytes.states * of_others,
+                 share = ((states_kept > 0 ? kept : 0) + tiles * of_others) / (tiles + kept);
+    return std::max(seconds_at(states + std::max(bytes.read, bytes.written) * share, node.device.host_copy),
+                    seconds_at(states_kept + states, node.device.update));
+  };
+  const auto kept_states = static_cast<double>(step.kept_states.value());
+  if (!step.update.by_cpu) return on_device(kept_states, 1);
+  if (step.update.split == UpdateSplit::automatic) {
+    // The others are shared so that both end at one time, unless what it keeps takes the device longer.
+    const double own = on_device(kept_states, 0), others = on_device(0, 1);
+    return std::max(own, (1 + own / others) / (1 / by_cpu + 1 / others));
+  }
+  // At most 1.
+  const double ratio = (static_cast<double>(step.update.tiles_on_device) - kept) / tiles;
+  return std::max((1 - ratio) * by_cpu, on_device(kept_states, ratio));
 }
 
 }  // namespace

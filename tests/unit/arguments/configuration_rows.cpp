@@ -270,6 +270,8 @@ void add_plan_rows(BadArguments& bad) {
   for (const std::uint64_t tile : {std::uint64_t{0}, std::uint64_t{7}, most}) {
     bad("MemoryPlan::in_host", "tile", std::to_string(tile) + " of none",
         [=] { return expect(!MemoryPlan().in_host(tile), "a tile"); });
+    bad("MemoryPlan::tile_kept", "tile", std::to_string(tile) + " of none",
+        [=] { return expect(!MemoryPlan().tile_kept(tile), "a tile"); });
     bad("MemoryPlan::tile_at_home", "tile", std::to_string(tile) + " of none",
         [=] { return expect(!MemoryPlan().tile_at_home(tile), "a tile"); });
     bad("MemoryPlan::updated_on_device", "tile", std::to_string(tile) + " of none",

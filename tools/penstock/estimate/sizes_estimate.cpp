@@ -67,6 +67,7 @@ Result<void> take_config(const EstimateOptions& options, zero::RunEstimateOption
   run.tiles_in_flight = config.penstock.tiles_in_flight;
   run.cpu_update_ratio = config.cpu_update_ratio;
   run.update_split = config.penstock.update_split;
+  run.device_states = config.penstock.device_states;
   return ok();
 }
 

@@ -103,6 +103,8 @@ struct PenstockConfig {
   /// of its node, see rank_nodes; all ranks get as much as the one that would get least.
   std::vector<ByteCount> node_budgets = {};
   ByteCount device_budget;  ///< of each rank; 0: chosen by the plan
+  /// Of each rank's device memory, which is separate: offloaded optimizer states that stay in it, as many tiles as fit.
+  ByteCount device_states = {};
   std::optional<ElementCount>
       tile_elements;  ///< a multiple of cpu_adam::block_elements; none: the state format's default
   std::uint32_t tiles_in_flight = 4;  ///< maximum number of tiles read ahead, and of tiles being written

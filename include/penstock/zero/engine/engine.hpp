@@ -103,8 +103,8 @@ class Engine {
     swap::Runtime* runtime = nullptr;  ///< this rank's; outlives the engine
     tiers::Device* device = nullptr;
     Compute* compute = nullptr;  ///< of that device
-    /// Of that device. Needed if the plan has tiles that the device updates: they are kept there
-    /// (offload_optimizer.device none), offload_optimizer.ratio is below 1, or penstock.update_split is automatic.
+    /// Of that device. Needed if the plan has tiles that the device updates: MemoryPlan::Update::device_slots is above
+    /// 0.
     cpu_adam::DeviceAdam* adam = nullptr;
     Communicator* communicator = nullptr;  ///< of the data-parallel group
     parallel::Workers* workers = nullptr;  ///< threads of the updates

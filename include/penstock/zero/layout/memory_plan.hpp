@@ -36,9 +36,9 @@ struct MemoryPlan {
   /// The rank is alone and its device's memory is host memory: tensors in host memory are not copied for the device,
   /// and a UnitLease gives access to the parameter shards themselves.
   bool shares_memory = false;
-  /// What is kept in the device's memory, which is separate: with offload_optimizer none the tiles and the accumulated
-  /// gradients; if offload_param is none too, the parameter shards. Of the tiles the device then updates all.
-  bool tiles_on_device = false, shards_on_device = false;
+  /// What is kept in the device's memory, which is separate, beside tiles_kept: with offload_optimizer none the
+  /// accumulated gradients; if offload_param is none too, the parameter shards.
+  bool gradients_on_device = false, shards_on_device = false;
   ElementCount tile_elements;  ///< of each tile but the last ones of flats
   /// The device computes the squares of gradients of which no sum is kept in host memory. Its memory is separate.
   bool device_squares = false;
@@ -50,9 +50,11 @@ struct MemoryPlan {
   /// where a limit of the memory, or another engine, evicts them.
   std::vector<std::uint32_t> flats_at_home = {};
   bool gradients_on_disk = false;  ///< gradients spill to disk, because the host budget is short
-  bool tiles_on_disk = false;      ///< all tiles have a place there
-  /// All tiles; those that stay in host memory. If tiles_on_disk, it is the home of these, as of flats_at_home.
-  std::uint64_t tiles = 0, tiles_in_host = 0;
+  bool tiles_on_disk = false;      ///< all tiles that the device does not keep have a place there
+  /// All tiles; those that are kept in the device's memory, which the device updates: all with offload_optimizer none,
+  /// else those for which penstock.device_states has room; of the others, those that stay in host memory. If
+  /// tiles_on_disk, it is the home of these, as of flats_at_home.
+  std::uint64_t tiles = 0, tiles_kept = 0, tiles_in_host = 0;
   /// Maximum number of tiles prefetched while all of them belong to the flat that is being updated. With more, a tile
   /// could be evicted before its update.
   std::uint32_t tiles_ahead = 0;
@@ -66,8 +68,8 @@ struct MemoryPlan {
     std::uint32_t device_slots = 0;
     ByteCount slot;  ///< size of a slot; device_budget includes all slots
     UpdateSplit split = UpdateSplit::ratio;
-    std::uint64_t tiles_on_device =
-        0;                    ///< that the device updates; automatic: that it may update, which are all
+    /// That the device updates, tiles_kept included; automatic: that it may update, which are all.
+    std::uint64_t tiles_on_device = 0;
     bool by_cpu = true;       ///< the CPU updates some tiles, or may
     std::uint32_t flats = 1;  ///< maximum number of flats whose tiles are updated at a time
 
@@ -147,9 +149,10 @@ struct MemoryPlan {
   [[nodiscard]] bool shard_at_home(std::uint64_t flat) const {
     return std::binary_search(flats_at_home.begin(), flats_at_home.end(), flat);
   }
-  /// Whether tile number `tile` of the update stays in host memory. These tiles are spread evenly, so that their
-  /// updates overlap the disk transfers of the others.
-  [[nodiscard]] bool in_host(std::uint64_t tile) const { return is_among(tiles_in_host, tile); }
+  /// Whether tile number `tile` of the update is kept in the device's memory; if not, whether it stays in host memory.
+  /// Both are spread evenly, so that their updates overlap the disk transfers of the others.
+  [[nodiscard]] bool tile_kept(std::uint64_t tile) const { return is_among(tiles_kept, tile, tiles); }
+  [[nodiscard]] bool in_host(std::uint64_t tile) const { return is_among_others(tiles_in_host, tile); }
   /// Whether it has a place on disk, and its home in host memory nevertheless.
   [[nodiscard]] bool tile_at_home(std::uint64_t tile) const { return tiles_on_disk && in_host(tile); }
   /// The bytes of tensors with a place on disk and their home in host memory.
@@ -157,7 +160,7 @@ struct MemoryPlan {
   /// Whether the device updates tile number `tile`; these are spread evenly too. With UpdateSplit::automatic, whether
   /// it may.
   [[nodiscard]] bool updated_on_device(std::uint64_t tile) const {
-    return is_among(update.tiles_on_device, tile);
+    return tile_kept(tile) || is_among_others(update.tiles_on_device - tiles_kept, tile);
   }
   /// The part of device_budget that is not for gathered flats and full gradients.
   [[nodiscard]] ByteCount device_kept() const {
@@ -183,9 +186,14 @@ struct MemoryPlan {
                                                      const tiers::NumaTopology& topology) const;
 
  private:
-  /// Whether the tile is one of `some` that are spread evenly over all tiles.
-  [[nodiscard]] bool is_among(std::uint64_t some, std::uint64_t tile) const {
-    return tile < tiles && (tile + 1) * some / tiles != tile * some / tiles;
+  /// Whether number `n` is one of `some` that are spread evenly over `all` numbers.
+  [[nodiscard]] static bool is_among(std::uint64_t some, std::uint64_t n, std::uint64_t all) {
+    return n < all && (n + 1) * some / all != n * some / all;
+  }
+  /// Whether the tile is one of `some` that are spread evenly over those that the device does not keep.
+  [[nodiscard]] bool is_among_others(std::uint64_t some, std::uint64_t tile) const {
+    if (tile >= tiles || tile_kept(tile)) return false;
+    return is_among(some, tile - tile * tiles_kept / tiles, tiles - tiles_kept);
   }
 };
 

@@ -313,6 +313,8 @@ TEST(Config, NotesWhoUpdatesTheStatesWhereTheyAreNotOffloaded) {
   EXPECT_TRUE(contains(notes(R"("device": "none", "ratio": 0.5)", ""), why));
   EXPECT_TRUE(contains(notes(R"("device": "none", "ratio": 0.5)", ""), "offload_optimizer.ratio, line 1: "));
   EXPECT_TRUE(contains(notes("", R"("update_split": "automatic")"), why));
+  EXPECT_TRUE(contains(notes("", R"("device_states": 4096)"), "penstock.device_states, line 1: "));
+  EXPECT_FALSE(contains(notes(R"("device": "cpu")", R"("device_states": 4096)"), "penstock.device_states"));
   EXPECT_TRUE(contains(notes("", R"("update_split": "automatic")"), "penstock.update_split, line 1: "));
   EXPECT_FALSE(contains(notes(R"("device": "none", "ratio": 1)", R"("update_split": "ratio")"), why));
   EXPECT_FALSE(contains(notes(R"("device": "cpu", "ratio": 0.5)", ""), why));

@@ -29,12 +29,12 @@ auto members(const MonitorConfig& monitor) {
   return std::tie(enabled, path, name);
 }
 auto members(const PenstockConfig& penstock) {
-  const auto& [host, nodes, device, tile, in_flight, unit, eviction, release, engine, integrity, format,
-               split, non_finite, reduction, weights, path_nodes, rank_nodes, limits, endurance, warning, cap,
-               reserve, report, timeline, durable, deadline, threads] = penstock;
-  return std::tie(host, nodes, device, tile, in_flight, unit, eviction, release, engine, integrity, format,
-                  split, non_finite, reduction, weights, path_nodes, rank_nodes, limits, endurance, warning,
-                  cap, reserve, report, timeline, durable, deadline, threads);
+  const auto& [host, nodes, device, device_states, tile, in_flight, unit, eviction, release, engine,
+               integrity, format, split, non_finite, reduction, weights, path_nodes, rank_nodes, limits,
+               endurance, warning, cap, reserve, report, timeline, durable, deadline, threads] = penstock;
+  return std::tie(host, nodes, device, device_states, tile, in_flight, unit, eviction, release, engine,
+                  integrity, format, split, non_finite, reduction, weights, path_nodes, rank_nodes, limits,
+                  endurance, warning, cap, reserve, report, timeline, durable, deadline, threads);
 }
 
 void expect_equal(const Config& left, const Config& right) {

@@ -58,6 +58,7 @@ TEST(ConfigOptimizer, RefusesWhatOnlyAdamHasWithOtherOptimizers) {
   EXPECT_TRUE(
       contains(of_lion(R"("penstock": {"state_format": "split"})"), "Lion takes fp32 only, got split"));
   EXPECT_TRUE(contains(of_lion(R"("penstock": {"update_split": "automatic"})"), "penstock.update_split"));
+  EXPECT_TRUE(contains(of_lion(R"("penstock": {"device_states": "1GiB"})"), "penstock.device_states"));
   EXPECT_TRUE(contains(of_lion(R"("zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu",
                        "ratio": 0.5}})"),
                        "offload_optimizer.ratio"));
@@ -111,6 +112,7 @@ TEST(ConfigOptimizer, RefusesWhatAFunctionOfTheTrainerDoesNotHave) {
                        "bf16.bf16_master_weights_and_grads"));
   EXPECT_TRUE(
       contains(refused("", R"("penstock": {"update_split": "automatic"}, )"), "penstock.update_split"));
+  EXPECT_TRUE(contains(refused("", R"("penstock": {"device_states": "1GiB"}, )"), "penstock.device_states"));
   EXPECT_TRUE(contains(refused("", R"("zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu",
                        "ratio": 0.5}}, )"),
                        "offload_optimizer.ratio"));

@@ -92,6 +92,21 @@ TEST(ConfigSearch, UsesHostMemoryBeforeDisks) {
   EXPECT_NE(best(40_MiB).find("nvme"), std::string::npos) << best(40_MiB);
 }
 
+TEST(ConfigSearch, KeepsOnTheDeviceWhatItsBudgetLeaves) {
+  const auto states = [](ByteCount device) {
+    const ConfigSearch found = search(options_with(34_MiB, device));
+    const Candidate& best = found.candidates[found.best.value()];
+    EXPECT_EQ(best.config.offload_optimizer.device, OffloadDevice::nvme) << best.name();
+    EXPECT_LE(best.chosen->plan.device_minimum, device) << best.name();
+    EXPECT_EQ(best.name().find("device_states") != std::string::npos,
+              !best.config.penstock.device_states.is_zero());
+    return std::pair(best.chosen->plan.device_tiles, best.nvme);
+  };
+  const auto few = states(14_MiB), more = states(20_MiB);
+  EXPECT_GT(more.first, few.first);
+  EXPECT_LT(more.second, few.second);
+}
+
 TEST(ConfigSearch, LeavesOutWhatOnlyParametersOnDiskHave) {
   SearchOptions options = options_with({}, {});
   options.base.max_in_cpu = ElementCount(1000);

@@ -177,7 +177,8 @@ TEST(RunEstimate, HasThePlansBudgets) {
                                                .tile_elements = config.penstock.tile_elements,
                                                .tiles_in_flight = config.penstock.tiles_in_flight,
                                                .cpu_update_ratio = config.cpu_update_ratio,
-                                               .update_split = config.penstock.update_split})
+                                               .update_split = config.penstock.update_split,
+                                               .device_states = config.penstock.device_states})
                                      .value();
     EXPECT_EQ(estimate.per_rank(Tier::host), plan.host_budget);
     EXPECT_EQ(estimate.per_rank(Tier::device), plan.device_budget);
@@ -205,6 +206,12 @@ TEST(RunEstimate, HasThePlansBudgets) {
           config.penstock.update_split = split;
           config.cpu_update_ratio = ratio;
           compare(config);
+          if (optimizer == none) continue;
+          for (const ByteCount kept : {8_MiB, 1_GiB}) {
+            config.penstock.device_states = kept;
+            compare(config);
+          }
+          config.penstock.device_states = {};
         }
       }
     }

@@ -103,6 +103,13 @@ TEST(NextKnobs, AreWhatTheirPlansTakeAndTheFirstMovesLeast) {
   EXPECT_EQ(more->change, "host_budget " + to_string(larger.penstock.host_budget));
   const PlanEstimate with_more = estimate(larger);
   EXPECT_EQ(more->moved, with_more.read_per_node() + with_more.written_per_node());
+  const auto on_device = find("device_states ");
+  ASSERT_NE(on_device, knobs.end());
+  Config keeping = config;
+  keeping.penstock.device_states = (now.plan.disk_tiles - now.plan.home_tiles) / 2;
+  const PlanEstimate with_kept = estimate(keeping);
+  EXPECT_EQ(on_device->moved, with_kept.read_per_node() + with_kept.written_per_node());
+  EXPECT_LT(on_device->nvme, now.per_node(Tier::nvme));
   const auto c =
       static_cast<double>(with_more.plan.tiles_in_host) / static_cast<double>(with_more.plan.tiles);
   EXPECT_GT(c, 0.2);

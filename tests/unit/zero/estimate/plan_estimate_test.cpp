@@ -60,6 +60,7 @@ TEST(PlanEstimate, AddsUpToThePlanForEveryConfiguration) {
         for (const auto format : {cpu_adam::StateFormat::fp32, cpu_adam::StateFormat::split_q8}) {
           Config config = config_with(parameters, optimizer, stage);
           config.penstock.state_format = format;
+          if (optimizer != none) config.penstock.device_states = 20_MiB;
           const MemoryPlan plan =
               plan_memory(config, layout, run.ranks(), run.ranks_per_node, memory).value();
           const PlanEstimate of_plan = estimate(config, run, layout);

@@ -11,12 +11,14 @@ using std::chrono::seconds;
 
 /// Of a rank with 2^20 parameters and its states on one drive, whose steps took 10 s: 4 of them computed, and the
 /// update 8.
-RunReport report_of(float cpu_update_ratio, UpdateSplit split, std::vector<RunReport::Drive> drives) {
+RunReport report_of(float cpu_update_ratio, UpdateSplit split, std::vector<RunReport::Drive> drives,
+                    ByteCount device_states = {}) {
   Config config{.stage = 3};
   config.dtype = config.grad_accum_dtype = DType::bf16;
   config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"."}};
   config.cpu_update_ratio = cpu_update_ratio;
   config.penstock.update_split = split;
+  config.penstock.device_states = device_states;
   ModelLayout model;
   for (int unit = 0; unit < 4; ++unit) {
     model.units.push_back(
@@ -49,6 +51,11 @@ TEST(HelpfulChanges, TakeAnUpdateByEachProcessorAsItWas) {
   EXPECT_NEAR(simulated(report_of(0, UpdateSplit::ratio, no_drives)), by_cpu, 0.5);
   EXPECT_NEAR(simulated(report_of(0.25, UpdateSplit::ratio, no_drives)), by_cpu, 0.5);
   EXPECT_NEAR(simulated(report_of(1, UpdateSplit::automatic, no_drives)), by_cpu, 0.5);
+  for (const ByteCount kept : {3_MiB, 6_MiB}) {  // one or two of the four tiles stay on the device
+    EXPECT_NEAR(simulated(report_of(1, UpdateSplit::ratio, no_drives, kept)), by_cpu, 0.5);
+    EXPECT_NEAR(simulated(report_of(0.25, UpdateSplit::ratio, no_drives, kept)), by_cpu, 0.5);
+    EXPECT_NEAR(simulated(report_of(1, UpdateSplit::automatic, no_drives, kept)), by_cpu, 0.5);
+  }
 }
 
 // 24 MiB of states are read and written in each step, at 1 MiB/s: longer than anything else. Of two drives, each has

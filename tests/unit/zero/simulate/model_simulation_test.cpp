@@ -126,6 +126,37 @@ TEST(PlannedStep, UpdatesTilesOnBothProcessors) {
   EXPECT_EQ(update(ratio, 0), -1);
 }
 
+// Of 16 tiles the device keeps 4: of these, gradients and parameters cross the link, 2 bytes each way for an element.
+TEST(PlannedStep, UpdatesTilesThatTheDeviceKeeps) {
+  const double elements = 1 << 19;
+  Machine node{.costs = {.disks = {{.rates = {.read = 3e9, .write = 2e9, .mixed = 4e9}}}},
+               .update = 4 * 12 * elements};
+  node.device = {.flops = 1e12, .host_copy = 14 * elements};
+  const auto update = [&](std::uint64_t kept, UpdateSplit split, double cpu_ratio) {
+    Planned made = planned(1);
+    made.config.penstock.tile_elements = ElementCount((1 << 19) / 16);
+    made.config.penstock.device_states = ByteCount(12 * (1 << 19) / 16 * kept);
+    made.config.penstock.update_split = split;
+    made.config.cpu_update_ratio = cpu_ratio;
+    made.plan = plan_memory(made.config, made.model, 2, 2).value();
+    EXPECT_EQ(made.plan.tiles_kept, kept);
+    made.step = plan_step(made.config, made.model, made.plan, {}).value();
+    const auto share =
+        share_of(node, made.model, made.step, {.ranks = 2, .ranks_per_node = 2, .tokens = 1}).value();
+    return seconds_of(made.step.trace, share.costs).second;
+  };
+  using enum UpdateSplit;
+  EXPECT_NEAR(update(4, ratio, 1), 0.5 * 0.75, 1e-4);  // three quarters of the processor's update
+  EXPECT_NEAR(update(4, ratio, 0), (12 * 0.75 + 2) / 14, 1e-4);
+  EXPECT_NEAR(update(4, ratio, 0.25), (12 * 0.5 + 2 * 0.75) / 14, 1e-4);
+  // Both end at one time t: the processor has done t / 0.375 of the others, the device the rest and what it keeps.
+  const double kept = 2.0 / 14 / 4, others = 0.75, by_cpu = 0.5 * 0.75;
+  EXPECT_NEAR(update(4, automatic, 1), (1 + kept / others) / (1 / by_cpu + 1 / others), 1e-4);
+  node.device.update = 12 * elements / 16;
+  EXPECT_NEAR(update(4, ratio, 1), 4, 1e-4);
+  EXPECT_NEAR(update(4, automatic, 1), 4, 1e-4);  // the processor has done the others meanwhile
+}
+
 // Of the checkpoints of four units the device has room for three: the first one leaves it, and comes back.
 TEST(PlannedStep, CopiesCheckpointsThatLeaveTheDevice) {
   Planned made = planned(1);
