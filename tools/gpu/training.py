@@ -193,6 +193,10 @@ def one_billion_from_disk(session):
     mean of what it is before and after."""
     check_disk(session, ONE_BILLION_FROM_DISK.parameters * FP32_BYTES + (1 << 30))
     small = same_bits(session, {}, ratio=0)
+    in_three_tiers = same_bits(session, {"device_states": "128MiB"})
+    if in_three_tiers != small:
+        raise Failed(f"the digests of the small model differ: {small} with all states on disk, {in_three_tiers} with a "
+                     "part of them on the GPU")
     # With more host memory the states would stay there.
     text = configuration(ONE_BILLION_FROM_DISK, "nvme", {"host_budget": "8GiB", "device_budget": "16GiB"}, ratio=0)
     limits = [mixed_limit(session)]
@@ -203,7 +207,7 @@ def one_billion_from_disk(session):
     return (f"{in_words(figures)}; a step reads {read / 1e9:.1f} GB and writes {written / 1e9:.1f}, "
             f"{rate / 1e9:.2f} GB/s of its sweep, {rate / mixed:.2f} of the disk's mixed limit ("
             f"{' before, '.join(f'{limit / 1e9:.2f}' for limit in limits)} after); digest "
-            f"{figures['report']['digest']}; small: digests equal on disk and in memory"), {
+            f"{figures['report']['digest']}; small: digests equal on disk, in three tiers and in memory"), {
                 **figures, "disk_bytes_per_second": rate, "disk_limits": limits, "to_disk_limit": rate / mixed, "small_digest": small}
 
 

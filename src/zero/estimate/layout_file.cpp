@@ -52,6 +52,10 @@ class LayoutReader {
   void report(const Json::Value& json, const std::string& path, std::string text) {
     reader_.report(json, path, std::move(text));
   }
+  /// Of a value that was given.
+  void refuse(const Json::Value& json, const std::string& path, const std::string& wanted) {
+    report(json, path, wanted + (json.isNull() ? "" : ", got " + config::shown(json)));
+  }
   bool is_object(const Json::Value& json, const std::string& path,
                  std::initializer_list<std::string_view> known) {
     return reader_.is_object(json, path, known);
@@ -69,7 +73,7 @@ class LayoutReader {
   std::uint64_t read_count(const Json::Value& json, const std::string& path, std::uint64_t least,
                            std::uint64_t most) {
     if (json.isUInt64() && json.asUInt64() >= least && json.asUInt64() <= most) return json.asUInt64();
-    report(json, path, "wanted a whole number from " + std::to_string(least) + " to " + std::to_string(most));
+    refuse(json, path, "wanted a whole number from " + std::to_string(least) + " to " + std::to_string(most));
     return least;
   }
 
@@ -78,7 +82,7 @@ class LayoutReader {
     constexpr std::uint64_t most = ModelLayout::unit_elements_max.value();
     std::uint64_t count = 1;
     if (!json.isArray() || json.empty()) {
-      report(json, path, "wanted a list of at least one dimension");
+      refuse(json, path, "wanted a list of at least one dimension");
       return ElementCount(1);
     }
     for (Json::ArrayIndex i = 0; i < json.size() && !is_full(); ++i) {
@@ -94,7 +98,7 @@ class LayoutReader {
   }
 
   bool read_flag(const Json::Value& json, const std::string& path) {
-    if (!json.isBool()) report(json, path, "wanted true or false");
+    if (!json.isBool()) refuse(json, path, "wanted true or false");
     return json.isBool() && json.asBool();
   }
 

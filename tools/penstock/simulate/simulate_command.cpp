@@ -68,7 +68,7 @@ Result<SimulationOptions> settings_of(const SimulateOptions& options) {
   if (has_distance != (settings.eviction == swap::Eviction::reuse_distance)) {
     return Error::invalid_argument(operation)
         .object("--reuse-distance-max")
-        .reason("it is given exactly with --eviction reuse_distance")
+        .reason("it belongs to --eviction reuse_distance, which needs it; other policies take none")
         .got(options.reuse_distance_max.empty() ? "none" : options.reuse_distance_max);
   }
   if (has_distance) {
@@ -76,6 +76,12 @@ Result<SimulationOptions> settings_of(const SimulateOptions& options) {
                         parse_size(operation, "--reuse-distance-max", options.reuse_distance_max));
   }
   return settings;
+}
+
+/// Steps of small models take less than a millisecond.
+std::string time_text(double seconds) {
+  return seconds != 0 && seconds < 0.1 ? fmt::format("{:.3f} ms", seconds * 1e3)
+                                       : fmt::format("{:.3f} s", seconds);
 }
 
 std::string share_of(double part, double whole) {
@@ -96,7 +102,7 @@ void print_report(const Case& simulated, const SimulateOptions& options) {
   const ReplayedRound &first = simulation.first, &steady = simulation.steady;
   fmt::print("{:<18} {:>12} {:>12}\n", "", "first step", fmt::format("step {}", simulation.steps));
   const auto print_seconds = [&](const std::string& what, double of_first, double of_steady) {
-    fmt::print("{:<18} {:>10.3f} s {:>10.3f} s  {}\n", what, of_first, of_steady,
+    fmt::print("{:<18} {:>12} {:>12}  {}\n", what, time_text(of_first), time_text(of_steady),
                share_of(of_steady, steady.seconds));
   };
   const auto seconds = [&](const char* what, double ReplayedRound::*member) {
@@ -128,7 +134,7 @@ void print_report(const Case& simulated, const SimulateOptions& options) {
   fmt::print("\n{}\n",
              simulation.changes.empty() ? "no change that was tried shortens the step" : "what would help");
   for (const Simulation::Change& change : simulation.changes) {
-    fmt::print("  {:<38} {:>10.3f} s  {:+.0f} %\n", change.what, change.seconds,
+    fmt::print("  {:<38} {:>12}  {:+.0f} %\n", change.what, time_text(change.seconds),
                100 * (change.seconds / steady.seconds - 1));
   }
 }
