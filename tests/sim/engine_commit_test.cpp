@@ -78,7 +78,7 @@ TEST(EngineCommit, IsContinuedByOtherRanksStagesTiersAndFormats) {
     RunOptions other = random_continued_run(seed + 1000, 1 + static_cast<std::uint32_t>(random.below(4)));
     other.model = options.model;
     continued_formats[random.below(2)].set(other.config);
-    keep_random_states(other, seed);
+    keep_random_states(other, seed + 1000);
     give_random_memory(other, seed);
     other = second_part(durable(other, directory), 2);
     other.steps = 2;

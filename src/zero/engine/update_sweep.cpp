@@ -24,23 +24,29 @@ class UpdateSweep::FlatTiles {
     while (from < flat_->tiles.size() && begun(from)) ++from;
     return from;
   }
-  /// The next tile for the processor, which then has begun; null if there is none. Skips those for which `skips(tile)`.
+  /// The next tile for the processor, which then has begun; null if there is none. Skips those for which `skips(tile)`,
+  /// and with `only_kept` those that are not kept on the device.
   template <class Skips>
-  [[nodiscard]] TileState* next(Processor processor, const Skips& skips) {
+  [[nodiscard]] TileState* next(Processor processor, bool only_kept, const Skips& skips) {
     const bool is_device = processor == Processor::device;
-    if (TileState* const own = is_device ? next_of(Queue::device, skips) : nullptr) return own;
-    return is_device && split_ == UpdateSplit::ratio ? nullptr : next_of(Queue::others, skips);
+    if (is_device) {
+      TileState* const kept = next_of(Queue::kept, skips);
+      if (kept != nullptr || only_kept) return kept;
+    }
+    if (only_kept) return nullptr;
+    const bool is_own = is_device && split_ == UpdateSplit::ratio;
+    return next_of(is_own ? Queue::device : Queue::others, skips);
   }
   void count_updated() { --left_; }
   [[nodiscard]] bool all_updated() const { return left_ == 0; }
 
  private:
-  /// Tiles for the device alone; and the others: for the CPU, or with UpdateSplit::automatic for the processor that is
-  /// free first.
-  enum class Queue : std::uint8_t { device, others };
+  /// Tiles that the device keeps; others that it alone updates; and the rest: for the CPU, or with UpdateSplit::automatic
+  /// for the processor that is free first.
+  enum class Queue : std::uint8_t { kept, device, others };
   [[nodiscard]] Queue queue_of(const TileState& tile) const {
-    const bool is_for_device = !tile.kept.empty() || (split_ == UpdateSplit::ratio && tile.updated_on_device);
-    return is_for_device ? Queue::device : Queue::others;
+    if (!tile.kept.empty()) return Queue::kept;
+    return split_ == UpdateSplit::ratio && tile.updated_on_device ? Queue::device : Queue::others;
   }
   [[nodiscard]] std::size_t& cursor_of(Queue queue) { return cursors_[static_cast<std::size_t>(queue)]; }
   template <class Skips>
@@ -59,7 +65,7 @@ class UpdateSweep::FlatTiles {
   FlatState* flat_;
   UpdateSplit split_;
   std::size_t left_;
-  std::array<std::size_t, 2> cursors_{};
+  std::array<std::size_t, 3> cursors_{};
 };
 
 /// The hop of the move. Between two polls it waits for a lease, for the disk to take tiles, or for a tile's update.
@@ -170,11 +176,11 @@ class UpdateSweep::SweepHop final : public swap::Hop {
   bool begin_tiles() {
     bool any = false;
     for (const auto& lane : sweep_.lanes_) {
-      // More tiles in flight than the disk needs would only evict each other from the CPU's cache.
-      if (context_.internals.stores_pending() > optimizer_.options().tile_stores_max) break;
       if (!lane->idle()) continue;
+      // More tiles in flight than the disk needs would only evict each other from the CPU's cache.
+      const bool waits_for_disk = context_.internals.stores_pending() > optimizer_.options().tile_stores_max;
       for (FlatTiles& tiles : open_) {
-        if (begin_tile(*lane, tiles)) {
+        if (begin_tile(*lane, tiles, /*only_kept=*/waits_for_disk)) {
           any = true;
           break;
         }
@@ -183,9 +189,10 @@ class UpdateSweep::SweepHop final : public swap::Hop {
     return any;
   }
 
-  bool begin_tile(TileLane& lane, FlatTiles& tiles) {
-    TileState* const tile = tiles.next(
-        lane.processor(), [this](const TileState& one) { return optimizer_.is_at(one, step_.number); });
+  bool begin_tile(TileLane& lane, FlatTiles& tiles, bool only_kept) {
+    TileState* const tile = tiles.next(lane.processor(), only_kept, [this](const TileState& one) {
+      return optimizer_.is_at(one, step_.number);
+    });
     if (tile == nullptr) return false;
     // The tile first; otherwise the later ones could take its memory.
     if (sweep_.is_read(*tile, context_.internals.memory_is_limited()))
@@ -375,7 +382,7 @@ void UpdateSweep::read_ahead() {
   const std::size_t first = next_updated(0, updates);
   // The first tiles are to be begun at once, by all lanes.
   if (first < updates.size()) {
-    prefetch({FlatTiles(context_.flats[first], plan_.split)}, first + 1, updates, plan_.tiles());
+    prefetch({FlatTiles(context_.flats[first], plan_.split)}, first + 1, updates, plan_.host_tiles());
   }
 }
 

@@ -76,31 +76,41 @@ void take_cost(Candidate& candidate, const PlanEstimate& estimate) {
   candidate.device = estimate.moved(Link::device);
 }
 
-/// What the device's budget leaves holds states that would else move over the drives.
+/// Whether states that are offloaded to host memory or NVMe may stay on the device. A configuration that says how many
+/// keeps its number.
+bool may_keep_states(const Config& config, const SearchOptions& options) {
+  return config.offload_optimizer.device != OffloadDevice::none && !options.device_budget.is_zero() &&
+         config.penstock.device_states.is_zero() && config.optimizer.type == cpu_adam::Optimizer::adam &&
+         options.run.device_memory == tiers::DeviceMemory::separate;
+}
+
+/// What the device's budget leaves holds states, where that makes the configuration fit, or saves what moves over the
+/// drives.
 void keep_states_on_device(Candidate& candidate, const SearchOptions& options, const ModelLayout& layout) {
-  const Config& config = candidate.config;
-  const MemoryPlan& plan = candidate.chosen->plan;
-  if (config.offload_optimizer.device != OffloadDevice::nvme || !config.penstock.device_states.is_zero() ||
-      config.optimizer.type != cpu_adam::Optimizer::adam || options.device_budget <= plan.device_minimum ||
-      options.run.device_memory == tiers::DeviceMemory::host)
-    return;
-  Config keeping = config;
-  ByteCount& states = keeping.penstock.device_states;
-  states = options.device_budget - plan.device_minimum;
-  keeping.penstock.device_budget = {};
-  const auto without_limit = estimate_plan(keeping, layout, options.run);
-  if (!without_limit) return;  // it has no room for a tile
-  // Beside the states, the slots of their update.
-  const ByteCount need = without_limit->plan.device_minimum,
-                  above = need - std::min(need, options.device_budget);
-  if (above >= states) return;
-  states -= above;
-  keeping.penstock.device_budget = options.device_budget;
+  const bool is_cheapest = candidate.chosen && candidate.nvme.is_zero();
+  if (is_cheapest || !may_keep_states(candidate.config, options)) return;
+  Config keeping = candidate.config;
+  const auto unlimited = [&]() -> Result<PlanEstimate> {
+    Config config = keeping;
+    config.penstock.host_budget = config.penstock.device_budget = {};
+    return estimate_plan(config, layout, options.run);
+  };
+  // First all, to know what slots and other memory take beside the states.
+  keeping.penstock.device_states = options.device_budget;
+  const auto all = unlimited();
+  if (!all) return;  // the budget has no room for a tile
+  const ByteCount beside = all->plan.device_minimum - all->plan.device_tiles;
+  if (beside >= options.device_budget) return;
+  keeping.penstock.device_states = options.device_budget - beside;
+  const auto without_limits = unlimited();
   auto estimate = estimate_plan(keeping, layout, options.run);
-  if (!estimate || estimate->moved(Link::nvme) >= candidate.nvme) return;
+  if (!without_limits || !estimate) return;
+  if (candidate.chosen && estimate->moved(Link::nvme) >= candidate.nvme) return;
+  candidate = {.config = std::move(keeping),
+               .host_need = without_limits->plan.host_minimum * options.run.ranks_per_node,
+               .device_need = without_limits->plan.device_minimum};
   take_cost(candidate, *estimate);
   candidate.chosen = std::move(*estimate);
-  candidate.config = std::move(keeping);
 }
 
 Result<Candidate> try_config(Config config, const SearchOptions& options, const ModelLayout& layout) {
@@ -117,10 +127,10 @@ Result<Candidate> try_config(Config config, const SearchOptions& options, const 
   if (limited) {
     take_cost(candidate, *limited);
     candidate.chosen = std::move(*limited);
-    keep_states_on_device(candidate, options, layout);
   } else if (limited.error().code() != ErrorCode::budget_too_small) {
     return std::move(limited).error();
   }
+  keep_states_on_device(candidate, options, layout);
   return candidate;
 }
 
@@ -164,10 +174,19 @@ std::string Candidate::name() const {
 
 Result<ConfigSearch> ConfigSearch::run(const SearchOptions& options, const ModelLayout& layout) {
   ConfigSearch search;
+  std::optional<Error> no_room;  // in the base's device_states, for a tile of some format
   for (Config& config : configs_of(options)) {
-    PENSTOCK_TRY_ASSIGN(Candidate candidate, try_config(std::move(config), options, layout));
-    search.candidates.push_back(std::move(candidate));
+    auto candidate = try_config(std::move(config), options, layout);
+    if (candidate) {
+      search.candidates.push_back(std::move(*candidate));
+    } else if (candidate.error().code() == ErrorCode::invalid_config &&
+               !options.base.penstock.device_states.is_zero()) {
+      no_room = std::move(candidate).error();
+    } else {
+      return std::move(candidate).error();
+    }
   }
+  if (search.candidates.empty() && no_room) return *std::move(no_room);
   if (search.candidates.empty()) {
     return Error::invalid_argument("ConfigSearch::run")
         .reason("no stage supports both offload_optimizer.ratio and gradient_allreduce_op sum")

@@ -30,10 +30,11 @@ struct Candidate {
 /// host memory and device, then the order in which they are tried: stage 2 (all parameters on the device) before stage
 /// 3; within a stage none, cpu, nvme for offload_optimizer and then for offload_param; state formats fp32, split, and
 /// if `lossy` split_bf16 and split_q8. offload_param none is tried only with offload_optimizer none, since it is cpu
-/// with the others. With a device budget, what it leaves holds states that are offloaded to nvme, see
-/// penstock.device_states. Left out is what the base cannot have: stage 2 with a ratio of the update, stage 3 with
-/// gradient_allreduce_op sum, and split formats without bf16. A base with 16-bit masters keeps its format, and where
-/// that is `moments` its states are offloaded.
+/// with the others. With a device budget, what it leaves holds offloaded states where that makes a candidate fit or
+/// saves bytes between disk and memory: penstock.device_states, unless the base has a value. Left out is what the base
+/// cannot have: stage 2 with a ratio of the update, stage 3 with gradient_allreduce_op sum, split formats without bf16,
+/// and formats of which a tile has no room in the base's device_states. A base with 16-bit masters keeps its format, and
+/// where that is `moments` its states are offloaded.
 struct ConfigSearch {
   std::vector<Candidate> candidates;
   std::optional<std::size_t> best;  ///< the first that fits

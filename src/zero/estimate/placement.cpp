@@ -46,10 +46,8 @@ std::vector<Alternative> alternatives(const Config& config, const PlanEstimate& 
     if (estimate.run.device_memory == tiers::DeviceMemory::separate &&
         config.optimizer.type == cpu_adam::Optimizer::adam) {
       const ByteCount states = plan.device_tiles + moved / 2;
-      all.push_back({"device_states " + to_string(states), [states](Config& changed) {
-                       changed.penstock.device_states = states;
-                       changed.penstock.device_budget = {};
-                     }});
+      all.push_back({"device_states " + to_string(states),
+                     [states](Config& changed) { changed.penstock.device_states = states; }});
     }
     all.push_back({"offload_optimizer.device cpu", [](Config& changed) {
                      changed.offload_optimizer.device = OffloadDevice::cpu;
@@ -99,8 +97,11 @@ std::vector<Knob> next_knobs(const Config& config, const ModelLayout& layout, co
     apply(changed);
     const auto other = estimate_plan(changed, layout, estimate.run);
     if (!other || moved_of_node(*other) >= now) continue;
-    knobs.push_back(
-        {change, other->per_node(Tier::host), other->per_node(Tier::nvme), moved_of_node(*other)});
+    knobs.push_back({.change = change,
+                     .host = other->per_node(Tier::host),
+                     .nvme = other->per_node(Tier::nvme),
+                     .device = other->per_rank(Tier::device),
+                     .moved = moved_of_node(*other)});
   }
   std::stable_sort(knobs.begin(), knobs.end(),
                    [](const Knob& a, const Knob& b) { return a.moved < b.moved; });

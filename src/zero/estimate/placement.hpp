@@ -21,11 +21,12 @@ struct PlacedBytes {
 /// Parameters, gradients, optimizer states and activation checkpoints, without those that the rank does not have.
 [[nodiscard]] std::vector<PlacedBytes> placement_of(const MemoryPlan& plan);
 
-/// Another setting, planned, and what it takes of a node.
+/// Another setting, planned, and what it takes.
 struct Knob {
   std::string change;
-  ByteCount host, nvme;
-  ByteCount moved;  ///< over the drives in a step, at most
+  ByteCount host, nvme;  ///< of a node
+  ByteCount device;      ///< of a rank
+  ByteCount moved;       ///< over the drives of a node in a step, at most
 };
 /// Settings that move fewer bytes over the drives than `estimate`, which is of `config`: other state formats, and more
 /// in host memory or in the device's. The one that moves least is the first. None where the drives move nothing.

@@ -113,32 +113,51 @@ void add_disk_traffic(PlanEstimate& estimate) {
   moves.add("checkpoints", plan.checkpoint_reads_max * times, plan.checkpoint_writes_max * times);
 }
 
+/// The elements of the tiles that the device updates, or may update.
+struct UpdatedByDevice {
+  ElementCount streamed, kept;
+};
+UpdatedByDevice updated_by_device(const MemoryPlan& plan, const ShardLayout& shards) {
+  UpdatedByDevice updated;
+  std::uint64_t number = 0;
+  for (const FlatLayout& flat : shards.flats()) {
+    for (const TileRange& range : cut_into_tiles(flat, plan.tile_elements)) {
+      const std::uint64_t tile = number++;
+      if (plan.updated_on_device(tile))
+        (plan.tile_kept(tile) ? updated.kept : updated.streamed) += range.count;
+    }
+  }
+  return updated;
+}
+
 /// What crosses between host memory and a device with memory of its own.
 void add_device_traffic(PlanEstimate& estimate, const Config& config, const ModelLayout& layout,
-                        ByteCount shards) {
+                        const ShardLayout& shards) {
   if (estimate.run.device_memory == tiers::DeviceMemory::host) return;
   const MemoryPlan& plan = estimate.plan;
   const std::uint64_t times = estimate.micro_batches;
+  const ByteCount all = shard_bytes(shards, config.dtype);
   Moves moves(estimate, Link::device);
   // At stage 3 a unit is gathered for the forward and for the backward, else once a step.
   const std::uint64_t gathers = config.shards_parameters() ? 2 * times : 1;
   if (!plan.shards_on_device) {
-    moves.add("parameter shards", shards * gathers, plan.gradients_on_device ? shards : ByteCount());
+    moves.add("parameter shards", all * gathers, plan.gradients_on_device ? all : ByteCount());
   }
   if (!plan.gradients_on_device) {
-    moves.add("reduced gradients", {}, shards * times);
-    const ByteCount tiles = plan.update.slot * (plan.update.tiles_on_device - plan.tiles_kept);
-    moves.add("tiles that the device updates", tiles, tiles);
-    const ElementCount kept = plan.tile_elements * plan.tiles_kept;
+    moves.add("reduced gradients", {}, all * times);
+    const UpdatedByDevice updated = updated_by_device(plan, shards);
     const bool reads = cpu_adam::shares_parameter(tile_layout(config).format);
-    const ByteCount gradients = size_of(config.grad_accum_dtype) * kept.value(),
-                    parameters = size_of(config.dtype) * kept.value();
-    moves.add("gradients and parameters of states on the device",
-              gradients + (reads ? parameters : ByteCount()), parameters);
+    const auto add = [&](std::string_view what, ByteCount states, ElementCount elements) {
+      const ByteCount gradients = size_of(config.grad_accum_dtype) * elements.value(),
+                      parameters = size_of(config.dtype) * elements.value();
+      moves.add(what, states + gradients + (reads ? parameters : ByteCount()), states + parameters);
+    };
+    add("tiles that the device updates", plan.update.streamed, updated.streamed);
+    add("gradients and parameters of states on the device", {}, updated.kept);
   }
   if (plan.checkpoints.leave_device()) {
-    const ByteCount all = plan.checkpoints.size * plan.checkpoints.count * times;
-    moves.add("checkpoints", all * layout.checkpoints.reads, all);
+    const ByteCount checkpoints = plan.checkpoints.size * plan.checkpoints.count * times;
+    moves.add("checkpoints", checkpoints * layout.checkpoints.reads, checkpoints);
   }
 }
 
@@ -242,7 +261,7 @@ Result<PlanEstimate> estimate_plan(const Config& config, const ModelLayout& layo
   add_host_lines(estimate);
   add_disk_lines(estimate);
   add_disk_traffic(estimate);
-  add_device_traffic(estimate, config, layout, shard_bytes(shards, config.dtype));
+  add_device_traffic(estimate, config, layout, shards);
   add_paths(estimate, config);
   add_locked_memory(estimate, config);
   return estimate;

@@ -8,6 +8,7 @@
 #include "zero/estimate/estimate.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace penstock::zero {
 
@@ -105,6 +106,17 @@ struct Tiles {
   ByteCount largest, all;
 };
 
+/// Of tiles of `size` bytes.
+void divide_equal_tiles(MemoryPlan& plan, const Config& config, ByteCount size) {
+  const bool automatic = config.penstock.update_split == UpdateSplit::automatic;
+  const auto of_cpu = static_cast<std::uint64_t>(
+      std::llround(automatic ? 0 : double(config.cpu_update_ratio) * double(plan.tiles)));
+  const std::uint64_t others = plan.tiles - plan.tiles_kept;
+  plan.update.split = others > 0 ? config.penstock.update_split : UpdateSplit::ratio;
+  plan.update.tiles_by_device = plan.tiles - std::min(of_cpu, others);
+  plan.update.streamed = size * (plan.update.tiles_by_device - plan.tiles_kept);
+}
+
 Result<Tiles> plan_tiles(const Config& config, bool shards_on_device, ElementCount shard,
                          ElementCount unit_shard, ElementCount longest) {
   const cpu_adam::TileLayout format = tile_layout(config);
@@ -120,9 +132,11 @@ Result<Tiles> plan_tiles(const Config& config, bool shards_on_device, ElementCou
   plan.gradients_on_device = config.offload_optimizer.device == OffloadDevice::none;
   plan.shards_on_device = shards_on_device;
   plan.tiles = shard / unit_shard * tiles_of(unit_shard) + tiles_of(rest);
-  PENSTOCK_TRY_ASSIGN(plan.tiles_kept, tiles_to_keep(plan, config, tiles.largest, tiles.all));
-  plan.device_tiles =
-      plan.tiles_kept == plan.tiles ? tiles.all : std::min(tiles.largest * plan.tiles_kept, tiles.all);
+  PENSTOCK_TRY_ASSIGN(const ByteCount room, room_on_device(plan, config, tiles.largest, tiles.all));
+  // As if all tiles were as large.
+  plan.tiles_kept = room >= tiles.all ? plan.tiles : room / tiles.largest;
+  plan.device_tiles = room >= tiles.all ? tiles.all : tiles.largest * plan.tiles_kept;
+  divide_equal_tiles(plan, config, tiles.largest);
   PENSTOCK_TRY(plan_update(plan, config, longest));
   PENSTOCK_TRY_ASSIGN(const HostPiece piece, HostPiece::of(plan, config, longest));
   plan.host_piece = piece.size;
@@ -218,7 +232,7 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
                     .incoming = on_device ? ByteCount() : unit_parameters});
   const ByteCount ring =
       optimizer_tier == Tier::nvme
-          ? tiles.largest * std::min(tile_ring(options.tiles_in_flight, plan.update.tiles()),
+          ? tiles.largest * std::min(tile_ring(options.tiles_in_flight, plan.update.host_tiles()),
                                      plan.tiles - plan.tiles_kept)
           : ByteCount();
   hold(Tier::host, Purpose::staging, staging + ring);

@@ -1,5 +1,6 @@
 #include "zero/layout/host_placement.hpp"
 
+#include "zero/layout/choose_evenly.hpp"
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/padded.hpp"
 #include "zero/layout/rank_nodes.hpp"
@@ -17,7 +18,8 @@ constexpr std::uint32_t checkpoints_in_flight = 3;
 /// `leases` is for the shards that are leased as gathered flats, if shards are on disk.
 HostNeed host_need_with(const MemoryPlan& plan, const Config& config, const RankBytes& rank,
                         ByteCount leases) {
-  HostNeed need{.may_spill = plan.shards_on_disk || plan.tiles_on_disk};
+  const bool states_may_be = config.offload_optimizer.device == OffloadDevice::nvme && plan.tiles > 0;
+  HostNeed need{.may_spill = plan.shards_on_disk || states_may_be};
   if (!plan.shares_memory && !plan.gradients_on_device) need.streamed.incoming = rank.largest_trained_shard;
   if (need.may_spill) need.streamed.gradient = rank.largest_gradient;
   if (plan.shards_on_disk) {
@@ -27,8 +29,9 @@ HostNeed host_need_with(const MemoryPlan& plan, const Config& config, const Rank
   need.resident += rank.shards - rank.disk_shards;
   if (plan.tiles_on_disk) {
     need.streamed.tile = rank.largest_tile;
-    need.ring = rank.largest_tile *
-                std::min(tile_ring(config.penstock.tiles_in_flight, plan.update.tiles()), rank.tile_count);
+    need.ring =
+        rank.largest_tile *
+        std::min(tile_ring(config.penstock.tiles_in_flight, plan.update.host_tiles()), rank.tile_count);
   } else {
     need.resident += rank.tiles;
   }
@@ -50,7 +53,7 @@ void plan_read_ahead(MemoryPlan& plan, const StreamedSizes& largest, ByteCount r
   };
   // The update leases a shard and a gradient of each flat. Each of these leases can split the free memory so that one
   // tile less fits. Other tiles are being updated.
-  const std::uint64_t flats = plan.update.flats, updating = plan.update.tiles();
+  const std::uint64_t flats = plan.update.flats, updating = plan.update.host_tiles();
   const ByteCount leased = (largest.shard + largest.gradient) * flats;
   const std::uint64_t fragmented =
       ((largest.shard.is_zero() ? 0u : 1u) + (largest.gradient.is_zero() ? 0u : 1u)) * flats;
@@ -68,14 +71,14 @@ void plan_read_ahead(MemoryPlan& plan, const StreamedSizes& largest, ByteCount r
 /// enough where the CPU updates all tiles, one after the other. On the device a tile would else wait at each end of a
 /// flat for those before it.
 std::uint32_t flats_updating(const MemoryPlan& plan, const StreamedSizes& largest, ByteCount room) {
-  if (plan.update.device_slots == 0) return 1;
+  if (plan.update.streamed.is_zero()) return 1;
   const ByteCount leases = largest.shard + largest.gradient;
-  if (leases.is_zero()) return plan.update.tiles();
+  if (leases.is_zero()) return plan.update.host_tiles();
   // As host_staging() for two flats: four leases leave five gaps.
   // Before them, the gradient of the second flat waits beside the leases of the first one.
   const ByteCount two =
       std::max(leases * 2 + std::max(largest.tile, largest.shard) * 5, leases + largest.gradient * 3);
-  return room >= two + largest.tile * plan.update.tiles() ? 2 : 1;
+  return room >= two + largest.tile * plan.update.host_tiles() ? 2 : 1;
 }
 
 /// Places checkpoints in `left` bytes, and returns how many of these are taken: by those that stay in host memory, and
@@ -112,6 +115,16 @@ ByteCount place_shards(MemoryPlan& plan, const Config& config, const ShardLayout
     plan.flats_at_home.push_back(static_cast<std::uint32_t>(f));
   }
   return plan.home_shards;
+}
+
+/// Chooses the tiles that stay in `room` bytes of host memory, and returns their bytes.
+ByteCount tiles_stay_in_host(MemoryPlan& plan, const RankBytes& rank, ByteCount room) {
+  return choose_evenly(
+      rank.tile_sizes, room, [&plan](std::uint64_t tile) { return plan.tile_kept(tile); },
+      [&plan](std::uint64_t tile) {
+        plan.tile_places[tile].in_host = true;
+        ++plan.tiles_in_host;
+      });
 }
 
 }  // namespace
@@ -166,16 +179,15 @@ void place_in_host(MemoryPlan& plan, const Config& config, const ShardLayout& sh
   }
   left -= place_checkpoints(plan, need, left);
   if (!plan.tiles_on_disk) {
-    plan.tiles_in_host = rank.tile_count;
+    (void)tiles_stay_in_host(plan, rank, rank.tiles);
   } else if (!plan.gradients_on_disk && take(need.ring)) {
-    plan.tiles_in_host = std::min<std::uint64_t>(left / rank.largest_tile, rank.tile_count);
+    plan.home_tiles = tiles_stay_in_host(plan, rank, left);
   }
   StreamedSizes sweep = need.streamed;
   if (!plan.gradients_on_disk) sweep.gradient = {};
   if (shards_stay) sweep.shard = {};
   const ByteCount fixed = need.resident + (plan.gradients_on_disk ? ByteCount() : rank.gradients) +
-                          (shards_stay ? rank.disk_shards : plan.home_shards) +
-                          (plan.tiles_on_disk ? rank.largest_tile * plan.tiles_in_host : ByteCount()) +
+                          (shards_stay ? rank.disk_shards : plan.home_shards) + plan.home_tiles +
                           (need.may_spill ? plan.checkpoints.size * plan.checkpoints.in_host : ByteCount());
   const ByteCount room = plan.host_budget - fixed;
   plan.update.flats = flats_updating(plan, sweep, room);

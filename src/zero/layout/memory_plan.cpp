@@ -1,5 +1,6 @@
 #include "cpu_adam/muon_step.hpp"
 #include "tiers/memory/host_arena.hpp"
+#include "zero/layout/choose_evenly.hpp"
 #include "zero/layout/commit_parts.hpp"
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/engine_tensors.hpp"
@@ -20,31 +21,19 @@ namespace penstock::zero {
 
 namespace {
 
-/// The bytes of the tiles for which `holds(number)`.
-template <class Holds>
-Result<ByteCount> bytes_of_tiles(const MemoryPlan& plan, const Config& config, const ShardLayout& shards,
-                                 const Holds& holds) {
-  ByteCount bytes;
-  std::uint64_t number = 0;
-  for (const FlatLayout& flat : shards.flats()) {
-    for (const TileRange& range : cut_into_tiles(flat, plan.tile_elements)) {
-      if (!holds(number++)) continue;
-      PENSTOCK_TRY_ASSIGN(const ByteCount tile, padded_tile(config, flat, range));
-      bytes += tile;
-    }
-  }
-  return bytes;
-}
-
-/// Sets what is kept in the device's memory. Errors: those of tiles_to_keep().
-Result<void> plan_device_kept(MemoryPlan& plan, const Config& config, const ShardLayout& shards,
-                              const RankBytes& rank) {
+/// Sets what is kept in the device's memory. Errors: those of room_on_device().
+Result<void> plan_device_kept(MemoryPlan& plan, const Config& config, const RankBytes& rank) {
   if (plan.shards_on_device) plan.device_shards = rank.shards;
   if (plan.gradients_on_device) plan.device_accumulators = rank.gradients;
-  PENSTOCK_TRY_ASSIGN(plan.tiles_kept, tiles_to_keep(plan, config, rank.largest_tile, rank.tiles));
-  PENSTOCK_TRY_ASSIGN(plan.device_tiles, bytes_of_tiles(plan, config, shards, [&plan](std::uint64_t tile) {
-                        return plan.tile_kept(tile);
-                      }));
+  plan.tiles = rank.tile_count;
+  plan.tile_places.resize(plan.tiles);
+  PENSTOCK_TRY_ASSIGN(const ByteCount room, room_on_device(plan, config, rank.largest_tile, rank.tiles));
+  plan.device_tiles = choose_evenly(
+      rank.tile_sizes, room, [](std::uint64_t) { return false; },
+      [&plan](std::uint64_t tile) {
+        plan.tile_places[tile].kept = true;
+        ++plan.tiles_kept;
+      });
   return ok();
 }
 
@@ -136,7 +125,7 @@ void predict_held(MemoryPlan& plan, const RankBytes& rank, const HostNeed& need)
 void predict_traffic(MemoryPlan& plan, const Config& config, const RankBytes& rank) {
   plan.tile_reads = plan.tile_writes = plan.disk_tiles - plan.home_tiles;
   plan.tile_rereads_max =
-      std::min(plan.tile_reads, rank.largest_tile * (plan.tiles_ahead + plan.update.tiles()));
+      std::min(plan.tile_reads, rank.largest_tile * (plan.tiles_ahead + plan.update.host_tiles()));
   const ByteCount streamed = plan.disk_shards - plan.home_shards;
   plan.shard_writes = streamed - (plan.disk_frozen_shards - plan.home_frozen_shards);
   // For the forward and for the backward. Where host memory has no room for the gradients, their leases divide it so
@@ -193,8 +182,8 @@ Result<MemoryPlan> plan_with(ElementCount tile_elements, const Config& config, c
   PENSTOCK_TRY(check_optimizer_place(plan, config));
   plan.tile_elements = tile_elements;
   PENSTOCK_TRY_ASSIGN(const RankBytes all, RankBytes::of(plan, config, shards));
-  plan.tiles = all.tile_count;
-  PENSTOCK_TRY(plan_device_kept(plan, config, shards, all));
+  PENSTOCK_TRY(plan_device_kept(plan, config, all));
+  divide_update(plan, config, all);
   PENSTOCK_TRY(plan_update(plan, config, all.longest_tile));
   PENSTOCK_TRY(plan_results(plan, config, model, shards, all));
   plan_checkpoint_slots(plan, config, shards, model);
@@ -203,9 +192,6 @@ Result<MemoryPlan> plan_with(ElementCount tile_elements, const Config& config, c
   const HostNeed need = host_need(plan, config, rank, shards);
   PENSTOCK_TRY(plan_host_budget(plan, config, rank, need));
   place_in_host(plan, config, shards, rank, need);
-  PENSTOCK_TRY_ASSIGN(plan.home_tiles, bytes_of_tiles(plan, config, shards, [&plan](std::uint64_t tile) {
-                        return plan.tile_at_home(tile);
-                      }));
   PENSTOCK_TRY(plan_commits(plan, config, shards));
   predict_held(plan, rank, need);
   predict_traffic(plan, config, rank);

@@ -35,6 +35,7 @@ Result<RankBytes> RankBytes::of(const MemoryPlan& plan, const Config& config, co
       rank.largest_tile = std::max(rank.largest_tile, bytes);
       rank.longest_tile = std::max(rank.longest_tile, range.count);
       ++rank.tile_count;
+      rank.tile_sizes.push_back(bytes);
     }
   }
   return rank;

@@ -8,6 +8,7 @@
 #include <penstock/zero/layout/memory_plan.hpp>
 
 #include <cstdint>
+#include <vector>
 
 namespace penstock::zero {
 
@@ -19,6 +20,7 @@ struct RankBytes {
   ByteCount largest_trained_shard, largest_disk_shard, largest_gradient, largest_tile;
   ElementCount longest_tile;
   std::uint64_t tile_count = 0;
+  std::vector<ByteCount> tile_sizes = {};  ///< of all, in the order of the update
 
   /// Of a plan with these members: tile_elements, shards_on_disk and flats_in_host. Errors: those of
   /// cpu_adam::tile_bytes().

@@ -1,6 +1,7 @@
 #include "zero/layout/update_plan.hpp"
 
 #include "zero/config/device_update.hpp"
+#include "zero/layout/choose_evenly.hpp"
 #include "zero/layout/padded.hpp"
 #include "zero/layout/update_slot.hpp"
 
@@ -30,36 +31,52 @@ std::vector<ElementCount> tile_lengths(const Config& config, tiers::DeviceMemory
   return {shortest};
 }
 
-Result<std::uint64_t> tiles_to_keep(const MemoryPlan& plan, const Config& config, ByteCount largest,
-                                    ByteCount all) {
-  if (plan.gradients_on_device) return plan.tiles;
+Result<ByteCount> room_on_device(const MemoryPlan& plan, const Config& config, ByteCount largest,
+                                 ByteCount all) {
+  if (plan.gradients_on_device) return all;
   const ByteCount room = config.penstock.device_states;
-  if (!plan.device_squares || room.is_zero() || plan.tiles == 0) return std::uint64_t{0};
-  if (room >= all) return plan.tiles;
-  if (room >= largest) return room / largest;
+  if (!plan.device_squares || room.is_zero() || plan.tiles == 0) return ByteCount();
+  if (room >= largest) return room;
   return Error::invalid_config("plan_memory")
       .object("penstock.device_states")
-      .reason("it has no room for a tile")
+      .reason("it has no room for the largest tile")
       .wanted("at least " + to_exact_string(largest) + ", or none")
       .got(room)
       .advice("raise it, leave it out, or set penstock.tile_elements to fewer");
 }
 
-Result<void> plan_update(MemoryPlan& plan, const Config& config, ElementCount longest_tile) {
+void divide_update(MemoryPlan& plan, const Config& config, const RankBytes& rank) {
   MemoryPlan::Update& update = plan.update;
   update.split = plan.tiles_kept < plan.tiles ? config.penstock.update_split : UpdateSplit::ratio;
-  if (!plan.device_squares) return ok();  // the device is the CPU
+  if (!plan.device_squares) return;  // the device is the CPU
+  const auto by_device = [&plan](std::uint64_t tile) {
+    plan.tile_places[tile].updated_on_device = true;
+    ++plan.update.tiles_by_device;
+  };
+  for (std::uint64_t tile = 0; tile < plan.tiles; ++tile) {
+    if (plan.tile_kept(tile)) by_device(tile);
+  }
   const bool automatic = update.split == UpdateSplit::automatic;
-  const auto of_cpu =
-      static_cast<std::uint64_t>(std::llround(double(config.cpu_update_ratio) * double(plan.tiles)));
-  update.tiles_on_device =
-      automatic ? plan.tiles : plan.tiles - std::min(of_cpu, plan.tiles - plan.tiles_kept);
-  update.by_cpu = automatic || update.tiles_on_device < plan.tiles || plan.tiles == 0;  // all is frozen
-  if (update.tiles_on_device == 0) return ok();
+  const double share = automatic ? 1 : 1 - double(config.cpu_update_ratio);
+  const ByteCount wanted(
+      static_cast<std::uint64_t>(std::llround(share * static_cast<double>(rank.tiles.value()))));
+  if (wanted <= plan.device_tiles) return;
+  const ByteCount to_nearest((rank.largest_tile.value() - 1) / 2);
+  update.streamed = choose_evenly(
+      rank.tile_sizes, wanted - plan.device_tiles + to_nearest,
+      [&plan](std::uint64_t tile) { return plan.tile_kept(tile); }, by_device);
+}
+
+Result<void> plan_update(MemoryPlan& plan, const Config& config, ElementCount longest_tile) {
+  MemoryPlan::Update& update = plan.update;
+  if (!plan.device_squares) return ok();
+  const bool automatic = update.split == UpdateSplit::automatic;
+  update.by_cpu = automatic || update.tiles_by_device < plan.tiles || plan.tiles == 0;  // all is frozen
+  if (update.tiles_by_device == 0) return ok();
   PENSTOCK_TRY_ASSIGN(const UpdateSlot slot, UpdateSlot::of(plan, config, longest_tile));
   update.slot = round_up(slot.size, extent_alignment);
   update.device_slots =
-      static_cast<std::uint32_t>(std::min<std::uint64_t>(device_slots_max, update.tiles_on_device));
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(device_slots_max, update.tiles_by_device));
   return ok();
 }
 

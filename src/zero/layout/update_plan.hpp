@@ -1,5 +1,7 @@
 #pragma once
 
+#include "zero/layout/rank_bytes.hpp"
+
 #include <penstock/zero/config/config.hpp>
 #include <penstock/zero/layout/memory_plan.hpp>
 
@@ -15,16 +17,18 @@ namespace penstock::zero {
 /// So many that a ratio of them is exact to 1 %.
 inline constexpr std::uint64_t streamed_tiles_min = 64;
 
-/// How many tiles the device keeps: all where the optimizer is not offloaded, else as many as fit in
-/// penstock.device_states. `largest`, `all`: bytes of the largest tile, and of all together. Precondition: `plan` has
-/// its number of tiles, and says whether the device's memory is separate, and whether it keeps the gradients.
+/// The bytes of states that the device may keep: all where the optimizer is not offloaded, else penstock.device_states
+/// where the device's memory is separate. `largest`, `all`: of the largest tile, and of all together.
 ///
-/// Errors: invalid_config, if the configured room does not suffice for a tile.
-[[nodiscard]] Result<std::uint64_t> tiles_to_keep(const MemoryPlan& plan, const Config& config,
-                                                  ByteCount largest, ByteCount all);
+/// Errors: invalid_config, if that is less than the largest tile.
+[[nodiscard]] Result<ByteCount> room_on_device(const MemoryPlan& plan, const Config& config,
+                                               ByteCount largest, ByteCount all);
 
-/// Sets who updates the tiles: plan.update but for the number of flats. Precondition: `plan` has its number of tiles,
-/// and what is kept on the device.
+/// Sets which tiles the device updates: those that it keeps, and of the others the part that the configuration gives
+/// it, to half of the largest tile. Precondition: `plan` has its tiles, and those that are kept.
+void divide_update(MemoryPlan& plan, const Config& config, const RankBytes& rank);
+
+/// Sets the other members of plan.update but for the number of flats. Precondition: divide_update().
 ///
 /// Errors: those of UpdateSlot::of().
 Result<void> plan_update(MemoryPlan& plan, const Config& config, ElementCount longest_tile);

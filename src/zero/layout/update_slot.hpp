@@ -20,7 +20,7 @@ struct UpdateSlot {
   /// The bytes of first_non_finite_block.
   static constexpr ByteCount result{sizeof(std::uint64_t)};
 
-  /// Of tiles of at most `elements` elements. Precondition: `plan` has the number of tiles that the device updates.
+  /// Of tiles of at most `elements` elements. Precondition: `plan` has the bytes of states that pass through the slots.
   /// Errors: those of cpu_adam::tile_bytes().
   [[nodiscard]] static Result<UpdateSlot> of(const MemoryPlan& plan, const Config& config,
                                              ElementCount elements) {
@@ -30,7 +30,7 @@ struct UpdateSlot {
       return is_kept ? ByteCount() : round_up(bytes, alignment);
     };
     UpdateSlot slot;
-    slot.gradient = passing(plan.update.tiles_on_device == plan.tiles_kept, state);
+    slot.gradient = passing(plan.update.streamed.is_zero(), state);
     slot.parameter = slot.gradient +
                      passing(plan.gradients_on_device, size_of(config.grad_accum_dtype) * elements.value());
     slot.first_non_finite_block =

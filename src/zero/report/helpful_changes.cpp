@@ -49,17 +49,11 @@ std::vector<swap::ReplayCosts::Disk> disks_of(const RunReport& report, double ra
 /// of a node's processors, that the rank has.
 void set_update(simulate::Machine& node, const MemoryPlan& plan, double update_seconds, double part) {
   const MemoryPlan::Update& update = plan.update;
-  double on_device = 0;  // of those that it does not keep
-  if (update.device_slots > 0) {
-    on_device = update.split == UpdateSplit::automatic
-                    ? 0.5
-                    : static_cast<double>(update.tiles_on_device - plan.tiles_kept) /
-                          static_cast<double>(plan.tiles - plan.tiles_kept);
-  }
-  const double states = of(plan.host_tiles + plan.disk_tiles);
-  node.update = states * (1 - on_device) / update_seconds / part;
+  const double states = of(plan.host_tiles + plan.disk_tiles), streamed = of(update.streamed),
+               by_device = update.split == UpdateSplit::automatic ? streamed / 2 : streamed;
+  node.update = (states - by_device) / update_seconds / part;
   // With its copies, which take no time beside it.
-  node.device.update = (of(plan.device_tiles) + states * on_device) / update_seconds;
+  node.device.update = (of(plan.device_tiles) + by_device) / update_seconds;
   node.device.host_copy = no_limit;
 }
 

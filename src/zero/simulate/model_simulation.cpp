@@ -23,8 +23,7 @@ Error not_given(const char* key) {
 
 /// What the update of a step uses in host memory.
 struct UpdateBytes {
-  std::uint64_t tiles = 0;                   // their number
-  double states = 0, read = 0, written = 0;  // of states; of gradients and parameters
+  double states = 0, read = 0, written = 0;  // the last two of gradients and parameters
 };
 
 UpdateBytes update_bytes(const swap::AccessTrace& trace) {
@@ -34,7 +33,6 @@ UpdateBytes update_bytes(const swap::AccessTrace& trace) {
     const auto& tensor = trace.tensors[use.tensor];
     const auto size = static_cast<double>(tensor.size.value());
     if (tensor.purpose == tiers::Purpose::optimizer_tile) {
-      ++bytes.tiles;
       bytes.states += size;
       continue;
     }
@@ -58,32 +56,35 @@ double checkpoint_bytes(const swap::AccessTrace& trace) {
 /// Seconds of an update without waits. `part`: of the processors, that the rank has.
 Result<double> update_seconds(const Machine& node, double part, const PlannedStep& step) {
   const UpdateBytes bytes = update_bytes(step.trace);
-  const auto tiles = static_cast<double>(bytes.tiles), kept = static_cast<double>(step.tiles_kept);
-  if (bytes.tiles == 0) return 0.0;  // there is no use that its seconds could be of
-  double by_cpu = 0;                 // of all tiles that the device does not keep
+  if (bytes.states == 0) return 0.0;  // there is no use that its seconds could be of
+  double by_cpu = 0;                  // of all tiles that the device does not keep
   if (step.update.by_cpu) {
     if (node.update == 0) return not_given("update");
     by_cpu = bytes.states / (node.update * part);
   }
   if (step.update.device_slots == 0) return by_cpu;
   if (node.device.host_copy == 0) return not_given("device.host_copy");
-  // Of what it keeps, and of a part of the others: gradients and parameters of these tiles cross the link too.
-  const auto on_device = [&](double states_kept, double of_others) {
-    const double states = bytes.states * of_others,
-                 share = ((states_kept > 0 ? kept : 0) + tiles * of_others) / (tiles + kept);
-    return std::max(seconds_at(states + std::max(bytes.read, bytes.written) * share, node.device.host_copy),
-                    seconds_at(states_kept + states, node.device.update));
+  const auto kept = static_cast<double>(step.kept_states.value());
+  // Gradients and parameters of all that the device updates cross the link, of other tiles than it keeps states too.
+  const double of_flats = std::max(bytes.read, bytes.written) / (kept + bytes.states);
+  struct Resource {
+    double kept, others;  // seconds of what the device keeps, and of all others
   };
-  const auto kept_states = static_cast<double>(step.kept_states.value());
-  if (!step.update.by_cpu) return on_device(kept_states, 1);
+  const Resource link{seconds_at(kept * of_flats, node.device.host_copy),
+                      seconds_at(bytes.states * (1 + of_flats), node.device.host_copy)},
+      kernels{seconds_at(kept, node.device.update), seconds_at(bytes.states, node.device.update)};
+  double longest = 0;
   if (step.update.split == UpdateSplit::automatic) {
-    // The others are shared so that both end at one time, unless what it keeps takes the device longer.
-    const double own = on_device(kept_states, 0), others = on_device(0, 1);
-    return std::max(own, (1 + own / others) / (1 / by_cpu + 1 / others));
+    // The others are shared so that both processors end at one time, unless what the device keeps takes it longer.
+    for (const Resource& one : {link, kernels}) {
+      const double shared = one.others > 0 ? (1 + one.kept / one.others) / (1 / by_cpu + 1 / one.others) : 0;
+      longest = std::max({longest, one.kept, shared});
+    }
+    return longest;
   }
-  // At most 1.
-  const double ratio = (static_cast<double>(step.update.tiles_on_device) - kept) / tiles;
-  return std::max((1 - ratio) * by_cpu, on_device(kept_states, ratio));
+  const double share = std::min(1.0, static_cast<double>(step.update.streamed.value()) / bytes.states);
+  for (const Resource& one : {link, kernels}) longest = std::max(longest, one.kept + share * one.others);
+  return std::max((1 - share) * by_cpu, longest);
 }
 
 }  // namespace

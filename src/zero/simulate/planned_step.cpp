@@ -24,7 +24,6 @@ Result<PlannedStep> plan_step(const Config& config, const ModelLayout& model, co
                   .update_beside = true,
                   .dropped_ahead = plan.tiles_ahead};
   step.update = plan.update;
-  step.tiles_kept = plan.tiles_kept;
   step.kept_states = plan.device_tiles;
   return step;
 }

@@ -10,9 +10,7 @@ struct PlannedStep {
   swap::AccessTrace trace;
   SimulationOptions options;
   MemoryPlan::Update update;  ///< which processor updates the tiles
-  std::uint64_t tiles_kept =
-      0;                  ///< of them, those that are kept on the device: the trace has no uses of them
-  ByteCount kept_states;  ///< their bytes
+  ByteCount kept_states;      ///< of tiles that the device keeps: the trace has no uses of them
 };
 
 /// The trace that the layout gives, with all tiles and checkpoints, and the settings of the runtime of `plan`: of its

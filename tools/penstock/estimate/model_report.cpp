@@ -95,10 +95,11 @@ void print_limit(const ModelReport& report) {
              seconds > 0 ? fmt::format(", {:.3g} s at path_limits", seconds)
                          : "; penstock.path_limits makes that seconds");
   if (report.knobs.empty()) return;
-  fmt::print("\n{:<44}{:>14}{:>14}{:>14}\n", "next knobs, of a node", "host", "nvme", "moved a step");
+  fmt::print("\n{:<44}{:>14}{:>14}{:>14}{:>14}\n", "next knobs, of a node", "host", "nvme", "moved a step",
+             "device a rank");
   for (const zero::estimate::Knob& knob : report.knobs)
-    fmt::print("{:<44}{:>14}{:>14}{:>14}\n", knob.change, to_string(knob.host), to_string(knob.nvme),
-               to_string(knob.moved));
+    fmt::print("{:<44}{:>14}{:>14}{:>14}{:>14}\n", knob.change, to_string(knob.host), to_string(knob.nvme),
+               to_string(knob.moved), to_string(knob.device));
 }
 
 void print_activations(const ModelReport& report) {
@@ -154,6 +155,7 @@ Json::Value knobs_json(const ModelReport& report) {
     row["change"] = knob.change;
     row["host_per_node_bytes"] = json_number(knob.host);
     row["nvme_per_node_bytes"] = json_number(knob.nvme);
+    row["device_per_rank_bytes"] = json_number(knob.device);
     row["moved_per_step_per_node_bytes"] = json_number(knob.moved);
   }
   return rows;

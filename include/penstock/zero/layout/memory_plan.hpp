@@ -55,6 +55,11 @@ struct MemoryPlan {
   /// else those for which penstock.device_states has room; of the others, those that stay in host memory. If
   /// tiles_on_disk, it is the home of these, as of flats_at_home.
   std::uint64_t tiles = 0, tiles_kept = 0, tiles_in_host = 0;
+  /// Of each tile of the update, in order; see tile_kept(), in_host() and updated_on_device().
+  struct Tile {
+    bool kept = false, in_host = false, updated_on_device = false;
+  };
+  std::vector<Tile> tile_places = {};
   /// Maximum number of tiles prefetched while all of them belong to the flat that is being updated. With more, a tile
   /// could be evicted before its update.
   std::uint32_t tiles_ahead = 0;
@@ -69,13 +74,17 @@ struct MemoryPlan {
     ByteCount slot;  ///< size of a slot; device_budget includes all slots
     UpdateSplit split = UpdateSplit::ratio;
     /// That the device updates, tiles_kept included; automatic: that it may update, which are all.
-    std::uint64_t tiles_on_device = 0;
+    std::uint64_t tiles_by_device = 0;
+    /// Of these, the bytes of states that are not kept on the device: they pass through the slots.
+    ByteCount streamed;
     bool by_cpu = true;       ///< the CPU updates some tiles, or may
     std::uint32_t flats = 1;  ///< maximum number of flats whose tiles are updated at a time
 
     [[nodiscard]] ByteCount device_bytes() const { return slot * device_slots; }
-    /// Tiles that are updated at a time, by the CPU and on the device.
-    [[nodiscard]] std::uint32_t tiles() const { return device_slots + (by_cpu ? 1u : 0u); }
+    /// Tiles in host memory that are updated at a time, by the CPU and on the device.
+    [[nodiscard]] std::uint32_t host_tiles() const {
+      return (streamed.is_zero() ? 0u : device_slots) + (by_cpu ? 1u : 0u);
+    }
   } update;
 
   /// Where activation checkpoints are, see ModelLayout::checkpoints.
@@ -150,18 +159,16 @@ struct MemoryPlan {
     return std::binary_search(flats_at_home.begin(), flats_at_home.end(), flat);
   }
   /// Whether tile number `tile` of the update is kept in the device's memory; if not, whether it stays in host memory.
-  /// Both are spread evenly, so that their updates overlap the disk transfers of the others.
-  [[nodiscard]] bool tile_kept(std::uint64_t tile) const { return is_among(tiles_kept, tile, tiles); }
-  [[nodiscard]] bool in_host(std::uint64_t tile) const { return is_among_others(tiles_in_host, tile); }
+  /// Both are spread evenly by their bytes, so that their updates overlap the disk transfers of the others.
+  [[nodiscard]] bool tile_kept(std::uint64_t tile) const { return place_of(tile).kept; }
+  [[nodiscard]] bool in_host(std::uint64_t tile) const { return place_of(tile).in_host; }
   /// Whether it has a place on disk, and its home in host memory nevertheless.
   [[nodiscard]] bool tile_at_home(std::uint64_t tile) const { return tiles_on_disk && in_host(tile); }
   /// The bytes of tensors with a place on disk and their home in host memory.
   [[nodiscard]] ByteCount homes() const { return home_shards + home_tiles; }
   /// Whether the device updates tile number `tile`; these are spread evenly too. With UpdateSplit::automatic, whether
   /// it may.
-  [[nodiscard]] bool updated_on_device(std::uint64_t tile) const {
-    return tile_kept(tile) || is_among_others(update.tiles_on_device - tiles_kept, tile);
-  }
+  [[nodiscard]] bool updated_on_device(std::uint64_t tile) const { return place_of(tile).updated_on_device; }
   /// The part of device_budget that is not for gathered flats and full gradients.
   [[nodiscard]] ByteCount device_kept() const {
     return device_tiles + device_shards + device_accumulators + device_partials + device_collectives +
@@ -186,14 +193,8 @@ struct MemoryPlan {
                                                      const tiers::NumaTopology& topology) const;
 
  private:
-  /// Whether number `n` is one of `some` that are spread evenly over `all` numbers.
-  [[nodiscard]] static bool is_among(std::uint64_t some, std::uint64_t n, std::uint64_t all) {
-    return n < all && (n + 1) * some / all != n * some / all;
-  }
-  /// Whether the tile is one of `some` that are spread evenly over those that the device does not keep.
-  [[nodiscard]] bool is_among_others(std::uint64_t some, std::uint64_t tile) const {
-    if (tile >= tiles || tile_kept(tile)) return false;
-    return is_among(some, tile - tile * tiles_kept / tiles, tiles - tiles_kept);
+  [[nodiscard]] Tile place_of(std::uint64_t tile) const {
+    return tile < tile_places.size() ? tile_places[tile] : Tile();
   }
 };
 

@@ -177,7 +177,7 @@ std::string observe_plan(const Config& config) {
   text << plan->tile_elements.value() << ' ' << plan->tiles << ' ' << plan->tiles_in_host << ' '
        << plan->tiles_ahead << ' ' << plan->tiles_ahead_next_flats << ' ' << plan->shards_on_disk
        << plan->gradients_on_disk << ' ' << to_string(plan->update.split) << ' '
-       << plan->update.tiles_on_device << ' ' << plan->update.flats;
+       << plan->update.tiles_by_device << ' ' << plan->update.flats;
   return text.str();
 }
 

@@ -94,7 +94,7 @@ TEST(ConfigSearch, UsesHostMemoryBeforeDisks) {
 
 TEST(ConfigSearch, KeepsOnTheDeviceWhatItsBudgetLeaves) {
   const auto states = [](ByteCount device) {
-    const ConfigSearch found = search(options_with(34_MiB, device));
+    const ConfigSearch found = search(options_with(40_MiB, device));
     const Candidate& best = found.candidates[found.best.value()];
     EXPECT_EQ(best.config.offload_optimizer.device, OffloadDevice::nvme) << best.name();
     EXPECT_LE(best.chosen->plan.device_minimum, device) << best.name();
@@ -102,9 +102,49 @@ TEST(ConfigSearch, KeepsOnTheDeviceWhatItsBudgetLeaves) {
               !best.config.penstock.device_states.is_zero());
     return std::pair(best.chosen->plan.device_tiles, best.nvme);
   };
-  const auto few = states(14_MiB), more = states(20_MiB);
+  const auto few = states(25_MiB), more = states(29_MiB);
+  EXPECT_GT(few.first, 0_B);
   EXPECT_GT(more.first, few.first);
   EXPECT_LT(more.second, few.second);
+}
+
+// The budget's part that no tile takes is smaller than a tile.
+TEST(ConfigSearch, UsesTheDevicesBudgetToATile) {
+  const ByteCount tile = 3_MiB;
+  std::uint32_t keeping = 0;
+  for (ByteCount device = 14_MiB; device < 30_MiB; device += 300_KiB) {
+    for (const Candidate& one : search(options_with({}, device)).candidates) {
+      if (!one.chosen || one.config.penstock.device_states.is_zero()) continue;
+      const MemoryPlan& plan = one.chosen->plan;
+      EXPECT_LE(one.device_need, device) << one.name();
+      EXPECT_EQ(one.device_need, plan.device_minimum) << one.name();
+      EXPECT_TRUE(plan.tiles_kept == plan.tiles || plan.device_minimum + tile > device)
+          << to_string(device) << ": " << one.name();
+      ++keeping;
+    }
+  }
+  EXPECT_GT(keeping, 100u);
+}
+
+// A format whose tiles have no room is left out; if there is no other, the search says what is wanted.
+TEST(ConfigSearch, LeavesOutFormatsOfWhichATileHasNoRoomInTheStatesOfTheBase) {
+  SearchOptions options = options_with({}, {});
+  options.base.penstock.tile_elements = ElementCount(1 << 17);
+  options.base.penstock.device_states = 1400_KiB;  // of fp32 a tile has 1.5 MiB, of split 1.25
+  for (const Candidate& one : search(options).candidates) {
+    EXPECT_TRUE(one.config.offload_optimizer.device == OffloadDevice::none ||
+                one.config.penstock.state_format == StateFormat::split)
+        << one.name();
+  }
+}
+
+// The states alone take more than host memory has; the device keeps a part of them, so that no drive is needed.
+TEST(ConfigSearch, KeepsStatesOnTheDeviceForWhichHostMemoryHasNoRoom) {
+  const ConfigSearch found = search(options_with(52_MiB, 30_MiB));
+  const Candidate& best = found.candidates[found.best.value()];
+  EXPECT_EQ(best.config.offload_optimizer.device, OffloadDevice::cpu) << best.name();
+  EXPECT_FALSE(best.config.penstock.device_states.is_zero()) << best.name();
+  EXPECT_TRUE(best.nvme.is_zero());
 }
 
 TEST(ConfigSearch, LeavesOutWhatOnlyParametersOnDiskHave) {

@@ -110,8 +110,8 @@ TEST(NextKnobs, AreWhatTheirPlansTakeAndTheFirstMovesLeast) {
   const PlanEstimate with_kept = estimate(keeping);
   EXPECT_EQ(on_device->moved, with_kept.read_per_node() + with_kept.written_per_node());
   EXPECT_LT(on_device->nvme, now.per_node(Tier::nvme));
-  const auto c =
-      static_cast<double>(with_more.plan.tiles_in_host) / static_cast<double>(with_more.plan.tiles);
+  const auto c = static_cast<double>(with_more.plan.home_tiles.value()) /
+                 static_cast<double>(with_more.plan.disk_tiles.value());
   EXPECT_GT(c, 0.2);
   EXPECT_NEAR(static_cast<double>(with_more.plan.tile_writes.value()),
               (1 - c) * static_cast<double>(now.plan.tile_writes.value()),

@@ -48,13 +48,13 @@ class DeviceStates : public testing::Test {
 TEST_F(DeviceStates, DivideTilesAmongThreeTiers) {
   const MemoryPlan none = plan();
   EXPECT_EQ(places(none), (std::map<TilePlace, std::uint64_t>{{TilePlace::disk, tile_count}}));
-  for (const std::uint64_t kept : {1u, 7u, 16u, 31u}) {
+  for (const std::uint64_t kept : {1u, 7u, 8u, 16u, 31u}) {
     config.penstock.device_states = tile * kept + tile / 2;
     config.penstock.host_budget = {};
     const MemoryPlan two = plan();
     EXPECT_EQ(places(two)[TilePlace::device], kept);
     EXPECT_EQ(two.device_tiles, tile * kept);
-    const std::uint64_t at_home = (tile_count - kept) / 3;
+    const std::uint64_t at_home = kept == 8 ? 6 : (tile_count - kept) / 3;  // as in docs/estimate.md
     config.penstock.host_budget = two.host_budget + tile * at_home + tile / 2;
 
     const MemoryPlan three = plan();
@@ -83,8 +83,59 @@ TEST_F(DeviceStates, AreSpreadEvenlyAndSoAreThoseAtHome) {
     std::map<TilePlace, std::uint64_t> count;
     for (std::uint64_t k = i; k < i + 4; ++k) ++count[place_of_tile(planned, k)];
     EXPECT_EQ(count[TilePlace::device], 1u) << i;
-    EXPECT_GE(count[TilePlace::disk], 1u) << i;
+    EXPECT_EQ(count[TilePlace::home], 1u) << i;
   }
+}
+
+// Each unit has a large and a small tile, as with weights that decay and biases that do not.
+TEST_F(DeviceStates, AreSoManyBytesOfTilesOfTwoSizes) {
+  model.groups = {{}, {.weight_decay = 0}};
+  model.units.clear();
+  for (std::uint64_t i = 0; i < tile_count; ++i) {
+    model.units.push_back({"unit" + std::to_string(i),
+                           {{"weight", ElementCount(16'384), 0}, {"bias", ElementCount(512), 1}},
+                           {}});
+  }
+  const ByteCount states = plan().disk_tiles;
+  config.cpu_update_ratio = 0.5f;
+  for (const std::uint64_t percent : {5u, 25u, 50u, 75u, 90u}) {
+    config.penstock.device_states = states * percent / 100;
+    config.penstock.host_budget = {};
+    config.penstock.host_budget = plan().host_budget + tile * 8;
+    const MemoryPlan planned = plan();
+    EXPECT_LE(planned.device_tiles, config.penstock.device_states) << percent;
+    EXPECT_GT(planned.device_tiles + tile, config.penstock.device_states) << percent;
+    const ByteCount others = states - planned.device_tiles;
+    EXPECT_GT(planned.home_tiles + tile, std::min(tile * 8, others)) << percent;
+    // The device updates a half of all bytes, or what it keeps, to half of a tile.
+    const ByteCount by_device = planned.device_tiles + planned.update.streamed,
+                    wanted = std::max(states / 2, planned.device_tiles);
+    EXPECT_LE(by_device, wanted + tile / 2) << percent;
+    EXPECT_GE(by_device + tile / 2, wanted) << percent;
+  }
+}
+
+// Only what the processor updates takes room in host memory, and a piece of the states that host code sets and reads.
+TEST_F(DeviceStates, TakeNoHostMemoryButAPiece) {
+  const MemoryPlan none = plan();
+  config.penstock.device_states = tile;
+  const ByteCount minimum = plan().host_minimum;
+  EXPECT_EQ(minimum, none.host_minimum + plan().host_piece);
+  for (std::uint64_t more = 0; more < 12; ++more) {
+    config.penstock.host_budget = none.host_minimum + tile * more;
+    config.penstock.device_states = {};
+    ByteCount before = plan().tile_reads;
+    config.penstock.host_budget = minimum + tile * more;
+    for (std::uint64_t kept = 1; kept <= tile_count; ++kept) {
+      config.penstock.device_states = tile * kept;
+      const ByteCount reads = plan().tile_reads;
+      EXPECT_LE(reads, before) << more << " more, " << kept << " kept";
+      before = reads;
+    }
+  }
+  config.penstock.host_budget = {};
+  config.penstock.device_states = tile * 4;
+  EXPECT_LE(plan().host_budget, none.host_budget + plan().host_piece);
 }
 
 TEST_F(DeviceStates, MakeHostMemorySmaller) {
@@ -107,7 +158,8 @@ TEST_F(DeviceStates, OfAllTilesLeaveNothingToTheProcessorAndTheDisk) {
   EXPECT_EQ(all.tiles_kept, tile_count);
   EXPECT_FALSE(all.tiles_on_disk || all.update.by_cpu);
   EXPECT_TRUE(all.disk_tiles.is_zero() && all.host_tiles.is_zero() && all.tile_reads.is_zero());
-  EXPECT_FALSE(all.host_gradients.is_zero());  // these are not kept
+  EXPECT_FALSE(all.host_gradients.is_zero());  // these are not kept, and may be on disk
+  EXPECT_LT(all.host_minimum, all.host_gradients + all.host_shards);
   // Gradient and parameter of a tile, in bf16, and the result.
   EXPECT_EQ(all.update.slot, ByteCount(16'384 * 4 + 4096));
 }
@@ -117,7 +169,7 @@ TEST_F(DeviceStates, AreUpdatedOnTheDeviceWhateverTheRatioSays) {
   for (const auto& [ratio, expected] : {std::pair{1.0f, 8u}, {0.75f, 8u}, {0.5f, 16u}, {0.0f, 32u}}) {
     config.cpu_update_ratio = ratio;
     const MemoryPlan planned = plan();
-    EXPECT_EQ(planned.update.tiles_on_device, expected) << ratio;
+    EXPECT_EQ(planned.update.tiles_by_device, expected) << ratio;
     EXPECT_EQ(updated_on_device(planned), expected) << ratio;
     EXPECT_EQ(planned.update.by_cpu, ratio > 0);
     for (std::uint64_t i = 0; i < tile_count; ++i)
