@@ -125,7 +125,7 @@ Result<void> EngineState::open() {
     PENSTOCK_TRY(commits_->open());
   }
   if (asks_device_to_update(config) && !options_.plan.device_squares)
-    add_note("the CPU updates all tiles: the rank has no other device");
+    add_note("the CPU updates all tiles: the rank has no other device, which could keep or update some");
   return update_.open();
 }
 

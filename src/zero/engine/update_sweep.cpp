@@ -41,8 +41,8 @@ class UpdateSweep::FlatTiles {
   [[nodiscard]] bool all_updated() const { return left_ == 0; }
 
  private:
-  /// Tiles that the device keeps; others that it alone updates; and the rest: for the CPU, or with UpdateSplit::automatic
-  /// for the processor that is free first.
+  /// Tiles that the device keeps; others that it alone updates; and the rest: for the CPU, or with
+  /// UpdateSplit::automatic for the processor that is free first.
   enum class Queue : std::uint8_t { kept, device, others };
   [[nodiscard]] Queue queue_of(const TileState& tile) const {
     if (!tile.kept.empty()) return Queue::kept;

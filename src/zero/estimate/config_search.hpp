@@ -19,7 +19,7 @@ struct SearchOptions {
 struct Candidate {
   Config config;
   ByteCount nvme, device;              ///< moved per rank and step: its cost
-  ByteCount host_need, device_need;    ///< the smallest budgets: of a node, and of a rank
+  ByteCount host_need, device_need;    ///< the smallest budgets of `config`: of a node, and of a rank
   std::optional<PlanEstimate> chosen;  ///< empty, if it does not fit
 
   /// "stage 3, offload_param cpu, offload_optimizer nvme, state_format split".
@@ -33,8 +33,8 @@ struct Candidate {
 /// with the others. With a device budget, what it leaves holds offloaded states where that makes a candidate fit or
 /// saves bytes between disk and memory: penstock.device_states, unless the base has a value. Left out is what the base
 /// cannot have: stage 2 with a ratio of the update, stage 3 with gradient_allreduce_op sum, split formats without bf16,
-/// and formats of which a tile has no room in the base's device_states. A base with 16-bit masters keeps its format, and
-/// where that is `moments` its states are offloaded.
+/// and formats of which a tile has no room in the base's device_states. A base with 16-bit masters keeps its format,
+/// and where that is `moments` its states are offloaded.
 struct ConfigSearch {
   std::vector<Candidate> candidates;
   std::optional<std::size_t> best;  ///< the first that fits

@@ -24,7 +24,7 @@ namespace penstock::zero {
 [[nodiscard]] tiers::TensorDescription checkpoint_tensor(std::uint32_t number, ByteCount size, bool on_disk);
 /// Where a tile is.
 enum class TilePlace : std::uint8_t {
-  device,  ///< only in the device's memory, which is no tensor
+  device,  ///< only in the device's memory: it is no tensor
   memory,  ///< only in host memory
   home,    ///< it has a place on disk, and its home in host memory
   disk     ///< in host memory only for its update

@@ -32,8 +32,8 @@ Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const Rank
                               const HostNeed& need);
 /// Assigns the memory beyond the minimum: first to gradients, because spilled ones are written and read; then to
 /// parameter shards, which are read several times a step and written once; then to checkpoints and to tiles, which are
-/// read and written once a step. Sets MemoryPlan::Tile::in_host. Shards and tiles on disk have their home in that memory. Room for the tiles in flight
-/// is left by the shards that have their home there, which these do not evict.
+/// read and written once a step. Sets MemoryPlan::Tile::in_host. Shards and tiles on disk have their home in that
+/// memory. Room for the tiles in flight is left by the shards that have their home there, which these do not evict.
 void place_in_host(MemoryPlan& plan, const Config& config, const ShardLayout& shards, const RankBytes& rank,
                    const HostNeed& need);
 
