@@ -6,6 +6,7 @@
 #include "zero/commit/generations.hpp"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <tuple>
@@ -55,6 +56,16 @@ Result<FoundCommits> list_commits(const zero::RankDirectory::Options& options, b
   return found;
 }
 
+/// What tells whether a run has written or removed manifests between two lists.
+std::vector<std::array<std::uint64_t, 4>> parts_of(const FoundCommits& found) {
+  std::vector<std::array<std::uint64_t, 4>> parts;
+  for (const FoundCommit& commit : found.commits) {
+    for (const zero::Manifest& one : commit.manifests)
+      parts.push_back({commit.engine, commit.generation, one.attempt, one.rank});
+  }
+  return parts;
+}
+
 }  // namespace
 
 std::vector<std::uint32_t> FoundCommits::engines() const {
@@ -80,10 +91,15 @@ Result<FoundCommits> find_commits(const std::vector<std::filesystem::path>& dire
     PENSTOCK_TRY(zero::RankDirectory::ranks({.directories = {one}}));
   PENSTOCK_TRY_ASSIGN(options.directories, zero::manifests_first(options));
   FoundCommits found;
-  // A run that goes on may write and remove manifests while they are listed.
-  for (int attempt = 0; attempt < 5; ++attempt) {
+  // A run that goes on may write and remove manifests while they are listed: what does not change is damaged.
+  constexpr int attempts_max = 100;
+  std::vector<std::array<std::uint64_t, 4>> before;
+  for (int attempt = 0; attempt < attempts_max; ++attempt) {
     bool has_changed = false;
     PENSTOCK_TRY_ASSIGN(found, list_commits(options, has_changed));
+    auto parts = parts_of(found);
+    if (attempt > 0 && !has_changed && parts == before) break;
+    before = std::move(parts);
     const auto engines = found.engines();
     const bool all_whole = std::ranges::all_of(
         engines, [&](std::uint32_t engine) { return last_commit(found, engine).has_value(); });

@@ -110,6 +110,8 @@ TEST(NextKnobs, AreWhatTheirPlansTakeAndTheFirstMovesLeast) {
   const PlanEstimate with_kept = estimate(keeping);
   EXPECT_EQ(on_device->moved, with_kept.read_per_node() + with_kept.written_per_node());
   EXPECT_LT(on_device->nvme, now.per_node(Tier::nvme));
+  EXPECT_EQ(on_device->device, with_kept.per_rank(Tier::device));
+  EXPECT_GT(on_device->device, now.per_rank(Tier::device));
   const auto c = static_cast<double>(with_more.plan.home_tiles.value()) /
                  static_cast<double>(with_more.plan.disk_tiles.value());
   EXPECT_GT(c, 0.2);
