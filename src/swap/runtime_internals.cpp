@@ -260,7 +260,8 @@ RuntimeInternals::GivenBack RuntimeInternals::give_back_memory(std::span<const H
   GivenBack memory{.ranges = joined(ranges)};
   std::erase_if(memory.ranges,
                 [](const HostSpan& range) { return tiers::HostArena::whole_pages(range).empty(); });
-  if (memory.ranges.empty()) return {.reason = "it fills no page of " + to_string(tiers::HostArena::page)};
+  if (memory.ranges.empty())
+    return {.reason = "it fills no page of " + to_string(tiers::HostArena::page) + " alone"};
   const std::lock_guard lock(state_.memory_mutex);
   if (state_.given_back_count == 0 && !register_with_paths({})) {
     (void)register_with_paths(state_.arena.bytes());

@@ -262,6 +262,27 @@ TEST_F(EstimateModel, SearchesWithTheRestOfAConfiguration) {
   EXPECT_EQ(found.json()["zero_optimization"]["offload_optimizer"]["nvme_path"].size(), 2u);
 }
 
+TEST_F(EstimateModel, NotesWhatHasNoEffectOrIsReplaced) {
+  const std::string config = write("ds_config.json", R"({"train_micro_batch_size_per_gpu": 1,
+      "bf16": {"enabled": true}, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
+      "penstock": {"device_states": "100MiB", "node_budgets": [8589934592], "rank_nodes": [0]}})");
+  const std::string no_effect = "penstock.device_states: has no effect",
+                    replaced = "penstock.node_budgets: the search";
+  const auto notes = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"estimate", "--model", "gpt2", "--config", config};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const auto result = run_penstock(arguments);
+    EXPECT_EQ(result.status, 0) << result.err;
+    return result.err;
+  };
+  EXPECT_EQ(notes({}).find(no_effect), std::string::npos);
+  EXPECT_NE(notes({"--device-memory", "host"}).find(no_effect), std::string::npos);
+  const std::string search = notes({"--device-memory", "host", "--budget-host", "8GiB"});
+  EXPECT_NE(search.find(no_effect), std::string::npos) << search;
+  EXPECT_NE(search.find(replaced), std::string::npos) << search;
+  EXPECT_EQ(search.find("device_states 100"), std::string::npos) << search;  // of no candidate
+}
+
 TEST_F(EstimateModel, AsksForADirectoryIfTheChoiceNeedsOne) {
   const Arguments arguments{"--model", "gpt2", "--budget-host", "1GiB", "--budget-device", "1GiB"};
   auto with_path = arguments;

@@ -4,6 +4,8 @@
 
 #include <penstock/base/dtype.hpp>
 #include <penstock/base/result.hpp>
+#include <penstock/tiers/device/device.hpp>
+#include <penstock/zero/config/config.hpp>
 
 #include <fmt/core.h>
 #include <json/json.h>
@@ -53,8 +55,14 @@ inline Result<ByteCount> parse_size(const char* operation, const char* option, c
   if (bytes && *bytes > 0) return ByteCount(*bytes);
   return Error::invalid_argument(operation)
       .object(option)
-      .wanted("a number of bytes above 0, such as 64GiB")
+      .wanted("a number of bytes above 0 and below 16 EiB, such as 64GiB")
       .got(text);
+}
+
+/// Says where penstock.device_states has no effect.
+inline void note_kept_states(const zero::Config& config, tiers::DeviceMemory memory) {
+  if (config.penstock.device_states.is_zero() || memory == tiers::DeviceMemory::separate) return;
+  fmt::print(stderr, "note: penstock.device_states: has no effect: the device's memory is host memory\n");
 }
 
 /// Of "fp32", "bf16" or "fp16".

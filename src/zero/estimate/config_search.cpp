@@ -61,6 +61,8 @@ std::vector<Config> configs_of(const SearchOptions& options) {
           config.offload_param.device = parameters;
           config.penstock.state_format = format;
           if (optimizer != nvme) config.offload_optimizer.nvme_paths.clear();
+          if (optimizer == none || options.run.device_memory == tiers::DeviceMemory::host)
+            config.penstock.device_states = {};
           if (parameters == nvme) continue;
           config.offload_param.nvme_paths.clear();
           config.max_in_cpu.reset();
@@ -90,25 +92,20 @@ void keep_states_on_device(Candidate& candidate, const SearchOptions& options, c
   const bool is_cheapest = candidate.chosen && candidate.nvme.is_zero();
   if (is_cheapest || !may_keep_states(candidate.config, options)) return;
   Config keeping = candidate.config;
-  const auto unlimited = [&]() -> Result<PlanEstimate> {
-    Config config = keeping;
-    config.penstock.host_budget = config.penstock.device_budget = {};
-    return estimate_plan(config, layout, options.run);
-  };
-  // First all, to know what slots and other memory take beside the states.
-  keeping.penstock.device_states = options.device_budget;
-  const auto all = unlimited();
+  // First all, without limits, to know what slots and other memory take beside the states.
+  Config unlimited = candidate.config;
+  unlimited.penstock.host_budget = unlimited.penstock.device_budget = {};
+  unlimited.penstock.device_states = options.device_budget;
+  const auto all = estimate_plan(unlimited, layout, options.run);
   if (!all) return;  // the budget has no room for a tile
   const ByteCount beside = all->plan.device_minimum - all->plan.device_tiles;
   if (beside >= options.device_budget) return;
   keeping.penstock.device_states = options.device_budget - beside;
-  const auto without_limits = unlimited();
   auto estimate = estimate_plan(keeping, layout, options.run);
-  if (!without_limits || !estimate) return;
-  if (candidate.chosen && estimate->moved(Link::nvme) >= candidate.nvme) return;
+  if (!estimate || (candidate.chosen && estimate->moved(Link::nvme) >= candidate.nvme)) return;
   candidate = {.config = std::move(keeping),
-               .host_need = without_limits->plan.host_minimum * options.run.ranks_per_node,
-               .device_need = without_limits->plan.device_minimum};
+               .host_need = estimate->plan.host_minimum * options.run.ranks_per_node,
+               .device_need = estimate->plan.device_minimum};
   take_cost(candidate, *estimate);
   candidate.chosen = std::move(*estimate);
 }
@@ -126,6 +123,8 @@ Result<Candidate> try_config(Config config, const SearchOptions& options, const 
   auto limited = estimate_plan(candidate.config, layout, options.run);
   if (limited) {
     take_cost(candidate, *limited);
+    candidate.device_need =
+        std::min(candidate.device_need, limited->plan.device_minimum);  // of shorter tiles
     candidate.chosen = std::move(*limited);
   } else if (limited.error().code() != ErrorCode::budget_too_small) {
     return std::move(limited).error();
@@ -227,8 +226,10 @@ Error ConfigSearch::nothing_fits(const SearchOptions& options) const {
       .reason("no configuration fits")
       .object("--budget-host " + given(options.host_budget) + ", --budget-device " +
               given(options.device_budget))
-      .advice(options.lossy ? "raise a budget, use smaller units or tiles, or more ranks"
-                            : "raise a budget, use smaller units or tiles, more ranks, or --lossy");
+      .advice(!options.base.penstock.device_states.is_zero()
+                  ? "raise a budget, or lower penstock.device_states"
+              : options.lossy ? "raise a budget, use smaller units or tiles, or more ranks"
+                              : "raise a budget, use smaller units or tiles, more ranks, or --lossy");
 }
 
 std::string to_short_json(const Config& config) {

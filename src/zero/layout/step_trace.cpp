@@ -125,7 +125,7 @@ class Step final : private FlatResidency::Effects {
         const TilePlace place = place_of_tile(plan_, tile_number++);
         const bool on_disk = is_on_disk(place);
         std::optional<std::uint32_t> of_tile;  // it is used once
-        if (on_disk || (all_tiles_ && place == TilePlace::memory))
+        if (on_disk || all_tiles_)
           writer_->use(of_tile, tile_tensor(config_, flat, range, number, place), on_disk, Access::modify);
         ++number;
       }

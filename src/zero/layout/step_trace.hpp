@@ -13,7 +13,9 @@ struct StepShape {
   std::uint32_t rank = 0;
   /// > 0. Of a trainer that takes all micro-batches through a unit before the next one: 1.
   std::uint32_t micro_batches = 1;
-  bool all_tiles = false;  ///< also uses of tiles that stay in host memory, which are not recorded
+  /// Also uses of tiles that stay in host memory or on the device, which are not recorded: as of tensors that are not
+  /// on disk.
+  bool all_tiles = false;
   /// Also uses of the layout's activation checkpoints, which the trainer orders: number k is the input of unit k, of
   /// unit k + 1 where there are more units than checkpoints, as after an embedding. It is written in the forward and
   /// read in the backward; those for which the device has no slot leave it, which are the first ones.

@@ -39,7 +39,7 @@ Result<ByteCount> room_on_device(const MemoryPlan& plan, const Config& config, B
   if (room >= largest) return room;
   return Error::invalid_config("plan_memory")
       .object("penstock.device_states")
-      .reason("it has no room for the largest tile")
+      .reason("the largest tile has no room in the device's part of the states")
       .wanted("at least " + to_exact_string(largest) + ", or none")
       .got(room)
       .advice("raise it, leave it out, or set penstock.tile_elements to fewer");

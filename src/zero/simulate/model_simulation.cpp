@@ -56,23 +56,25 @@ double checkpoint_bytes(const swap::AccessTrace& trace) {
 /// Seconds of an update without waits. `part`: of the processors, that the rank has.
 Result<double> update_seconds(const Machine& node, double part, const PlannedStep& step) {
   const UpdateBytes bytes = update_bytes(step.trace);
-  if (bytes.states == 0) return 0.0;  // there is no use that its seconds could be of
-  double by_cpu = 0;                  // of all tiles that the device does not keep
+  if (bytes.states == 0) return 0.0;
+  const double kept = std::min(static_cast<double>(step.kept_states.value()), bytes.states),
+               others = bytes.states - kept;
+  double by_cpu = 0;  // of all tiles that the device does not keep
   if (step.update.by_cpu) {
     if (node.update == 0) return not_given("update");
-    by_cpu = bytes.states / (node.update * part);
+    by_cpu = others / (node.update * part);
   }
   if (step.update.device_slots == 0) return by_cpu;
-  if (node.device.host_copy == 0) return not_given("device.host_copy");
-  const auto kept = static_cast<double>(step.kept_states.value());
+  const bool is_offloaded = bytes.read > 0;  // gradients come from host memory
+  if (is_offloaded && node.device.host_copy == 0) return not_given("device.host_copy");
   // Gradients and parameters of all that the device updates cross the link, of other tiles than it keeps states too.
-  const double of_flats = std::max(bytes.read, bytes.written) / (kept + bytes.states);
+  const double of_flats = std::max(bytes.read, bytes.written) / bytes.states;
   struct Resource {
     double kept, others;  // seconds of what the device keeps, and of all others
   };
   const Resource link{seconds_at(kept * of_flats, node.device.host_copy),
-                      seconds_at(bytes.states * (1 + of_flats), node.device.host_copy)},
-      kernels{seconds_at(kept, node.device.update), seconds_at(bytes.states, node.device.update)};
+                      seconds_at(others * (1 + of_flats), node.device.host_copy)},
+      kernels{seconds_at(kept, node.device.update), seconds_at(others, node.device.update)};
   double longest = 0;
   if (step.update.split == UpdateSplit::automatic) {
     // The others are shared so that both processors end at one time, unless what the device keeps takes it longer.
@@ -82,7 +84,8 @@ Result<double> update_seconds(const Machine& node, double part, const PlannedSte
     }
     return longest;
   }
-  const double share = std::min(1.0, static_cast<double>(step.update.streamed.value()) / bytes.states);
+  const double share =
+      others > 0 ? std::min(1.0, static_cast<double>(step.update.streamed.value()) / others) : 0;
   for (const Resource& one : {link, kernels}) longest = std::max(longest, one.kept + share * one.others);
   return std::max((1 - share) * by_cpu, longest);
 }
@@ -107,6 +110,8 @@ Result<Machine> share_of(const Machine& node, const ModelLayout& model, const Pl
         .advice("a step takes what the device needs: 6 operations for each token and parameter");
   }
   Machine share = node;
+  const bool has_link = run.device_memory == tiers::DeviceMemory::separate;
+  const double host_copy = has_link ? node.device.host_copy : 0;  // host memory is not copied to itself
   const double parts = run.ranks_per_node;
   for (swap::ReplayCosts::Disk& disk : share.costs.disks) {
     disk.rates = scaled(disk.rates, 1 / parts);
@@ -121,7 +126,7 @@ Result<Machine> share_of(const Machine& node, const ModelLayout& model, const Pl
   const double checkpoints = checkpoint_bytes(step.trace);
   const auto longest = [&](double operations, double times, double copied) {
     return std::max({seconds_at(operations, node.device.flops), seconds_at(others * times, node.device.link),
-                     seconds_at(copied, node.device.host_copy)});
+                     seconds_at(copied, host_copy)});
   };
   PENSTOCK_TRY_ASSIGN(const double update, update_seconds(node, 1 / parts, step));
   set_use(share.costs, step.trace,

@@ -10,7 +10,8 @@ struct PlannedStep {
   swap::AccessTrace trace;
   SimulationOptions options;
   MemoryPlan::Update update;  ///< which processor updates the tiles
-  ByteCount kept_states;      ///< of tiles that the device keeps: the trace has no uses of them
+  ByteCount
+      kept_states;  ///< of tiles that the device keeps: in the trace they take host memory, which is there
 };
 
 /// The trace that the layout gives, with all tiles and checkpoints, and the settings of the runtime of `plan`: of its

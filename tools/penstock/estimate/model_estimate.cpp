@@ -35,6 +35,7 @@ Result<ModelReport> report_of(const EstimateOptions& options, NamedModel model) 
   PENSTOCK_TRY_ASSIGN(report.config, config_of(options));
   if (report.config.optimizer.type == cpu_adam::Optimizer::muon) PENSTOCK_TRY(report.model.use_muon());
   print_notes(report.model.notes);
+  note_kept_states(report.config, run_of(options).device_memory);
   PENSTOCK_TRY_ASSIGN(report.estimate,
                       zero::estimate::estimate_plan(report.config, report.model.layout, run_of(options)));
   PENSTOCK_TRY_ASSIGN(report.deepspeed,

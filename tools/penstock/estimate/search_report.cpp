@@ -14,6 +14,9 @@ constexpr const char* operation = "penstock estimate";
 Result<SearchOptions> search_options_of(const EstimateOptions& options) {
   PENSTOCK_TRY_ASSIGN(zero::Config base, config_of(options));
   SearchOptions search{.base = std::move(base), .run = run_of(options), .lossy = options.lossy};
+  if (!search.base.penstock.node_budgets.empty())
+    fmt::print(stderr, "note: penstock.node_budgets: the search replaces it by penstock.host_budget\n");
+  note_kept_states(search.base, search.run.device_memory);
   // What is not given is limited by the configuration.
   // A plan has the same part for all ranks.
   search.host_budget =

@@ -259,7 +259,9 @@ Result<Case> case_of_model(const SimulateOptions& options) {
         .count = static_cast<std::uint32_t>(shape->layers),
         .size = zero::estimate::activations_of(*shape, config.dtype, options.tokens).checkpoint};
   }
+  note_kept_states(config, run.device_memory);
   PENSTOCK_TRY_ASSIGN(auto simulated, simulate_model(config, model.layout, node, run, options.steps));
+  simulated.step.options.host_budget -= simulated.step.kept_states;  // a run's has no room for them
   return Case{.title = std::move(title),
               .trace = std::move(simulated.step.trace),
               .machine = simulated.share,

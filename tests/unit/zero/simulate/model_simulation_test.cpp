@@ -94,6 +94,8 @@ TEST(PlannedStep, TakesWhatTheMachineNeeds) {
   EXPECT_NEAR(phases().first, 4 + 8, 1e-9);  // the backward reduces gradients too
   node.device.host_copy = mib / 5;
   EXPECT_NEAR(phases().first, 5 + 10, 1e-9);
+  run.device_memory = tiers::DeviceMemory::host;
+  EXPECT_NEAR(phases().first, 4 + 8, 1e-9);  // nothing is copied
 }
 
 // A rank has 2^19 parameters: 12 bytes of states, 2 of gradients and 2 of parameters each, of which 14 go to the device
@@ -149,12 +151,14 @@ TEST(PlannedStep, UpdatesTilesThatTheDeviceKeeps) {
   EXPECT_NEAR(update(4, ratio, 1), 0.5 * 0.75, 1e-4);  // three quarters of the processor's update
   EXPECT_NEAR(update(4, ratio, 0), (12 * 0.75 + 2) / 14, 1e-4);
   EXPECT_NEAR(update(4, ratio, 0.25), (12 * 0.5 + 2 * 0.75) / 14, 1e-4);
+  EXPECT_NEAR(update(16, ratio, 1), 2.0 / 14, 1e-4);
   // Both end at one time t: the processor has done t / 0.375 of the others, the device the rest and what it keeps.
   const double kept = 2.0 / 14 / 4, others = 0.75, by_cpu = 0.5 * 0.75;
   EXPECT_NEAR(update(4, automatic, 1), (1 + kept / others) / (1 / by_cpu + 1 / others), 1e-4);
   node.device.update = 12 * elements / 16;
   EXPECT_NEAR(update(4, ratio, 1), 4, 1e-4);
   EXPECT_NEAR(update(4, automatic, 1), 4, 1e-4);  // the processor has done the others meanwhile
+  EXPECT_NEAR(update(16, ratio, 1), 16, 1e-4);
 }
 
 // Of the checkpoints of four units the device has room for three: the first one leaves it, and comes back.
