@@ -29,10 +29,7 @@ class UpdateSweep::FlatTiles {
   template <class Skips>
   [[nodiscard]] TileState* next(Processor processor, bool only_kept, const Skips& skips) {
     const bool is_device = processor == Processor::device;
-    if (is_device) {
-      TileState* const kept = next_of(Queue::kept, skips);
-      if (kept != nullptr || only_kept) return kept;
-    }
+    if (TileState* const kept = is_device ? next_of(Queue::kept, skips) : nullptr) return kept;
     if (only_kept) return nullptr;
     const bool is_own = is_device && split_ == UpdateSplit::ratio;
     return next_of(is_own ? Queue::device : Queue::others, skips);

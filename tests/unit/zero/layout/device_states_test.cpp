@@ -166,7 +166,8 @@ TEST_F(DeviceStates, OfAllTilesLeaveNothingToTheProcessorAndTheDisk) {
 
 TEST_F(DeviceStates, AreUpdatedOnTheDeviceWhateverTheRatioSays) {
   config.penstock.device_states = tile * 8;
-  for (const auto& [ratio, expected] : {std::pair{1.0f, 8u}, {0.75f, 8u}, {0.5f, 16u}, {0.0f, 32u}}) {
+  for (const auto& [ratio, expected] :
+       {std::pair{1.0f, 8u}, {0.75f, 8u}, {0.69f, 10u}, {0.5f, 16u}, {0.0f, 32u}}) {
     config.cpu_update_ratio = ratio;
     const MemoryPlan planned = plan();
     EXPECT_EQ(planned.update.tiles_by_device, expected) << ratio;
