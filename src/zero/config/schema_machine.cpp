@@ -78,11 +78,10 @@ constexpr Key keys[] = {
     {.path = "penstock.device_states",
      .kind = bytes,
      .help = "offloaded masters and moments that stay in the memory of a GPU, of each rank: whole tiles, "
-             "spread evenly, "
-             "which the GPU updates and which count as its part of offload_optimizer.ratio; none on the CPU",
+             "spread evenly, which the GPU updates and which count as its part of offload_optimizer.ratio; "
+             "none on the CPU",
      .bytes = "device: so much, a part of device_budget, and up to 4 tiles' gradients and parameters; so "
-              "much less in "
-              "host memory or on nvme",
+              "much less in host memory or on nvme",
      .field = own<&PenstockConfig::device_states>,
      .read_by = plan},
     {.path = "penstock.tile_elements",
@@ -93,8 +92,7 @@ constexpr Key keys[] = {
      .most = uint32_max,
      .multiple_of = tile_multiple,
      .unset = "3 MiB of the state format; of states that a GPU keeps 192 MiB; of those offloaded to cpu of "
-              "which a GPU "
-              "updates or keeps a part 48 or 12 MiB, if it has room and there are 64 tiles",
+              "which a GPU updates or keeps a part 48 or 12 MiB, if it has room and there are 64 tiles",
      .field = own<&PenstockConfig::tile_elements>,
      .read_by = plan},
     {.path = "penstock.tiles_in_flight",

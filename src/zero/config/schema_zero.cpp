@@ -334,8 +334,8 @@ constexpr Key keys[] = {
     {.path = "zero_optimization.offload_optimizer.ratio",
      .kind = real,
      .help = "part of the masters and moments that the CPU updates; the others pass through the device; of "
-             "those that "
-             "are kept there, none. Below 1: at stage 3 only, and not with penstock.update_split automatic",
+             "those that are kept there, none. Below 1: at stage 3 only, and not with penstock.update_split "
+             "automatic",
      .bytes = "device, below 1: up to 4 tiles with their gradients and parameters",
      .most = 1,
      .field = field<&Draft::config, &Config::cpu_update_ratio>,

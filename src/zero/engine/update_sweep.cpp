@@ -45,10 +45,9 @@ class UpdateSweep::FlatTiles {
     if (!tile.kept.empty()) return Queue::kept;
     return split_ == UpdateSplit::ratio && tile.updated_on_device ? Queue::device : Queue::others;
   }
-  [[nodiscard]] std::size_t& cursor_of(Queue queue) { return cursors_[static_cast<std::size_t>(queue)]; }
   template <class Skips>
   [[nodiscard]] TileState* next_of(Queue queue, const Skips& skips) {
-    std::size_t& cursor = cursor_of(queue);
+    std::size_t& cursor = cursors_[static_cast<std::size_t>(queue)];
     while (cursor < flat_->tiles.size()) {
       TileState& tile = flat_->tiles[cursor++];
       if (queue_of(tile) == queue && !skips(tile)) return &tile;

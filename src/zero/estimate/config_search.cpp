@@ -91,16 +91,20 @@ bool may_keep_states(const Config& config, const SearchOptions& options) {
 void keep_states_on_device(Candidate& candidate, const SearchOptions& options, const ModelLayout& layout) {
   const bool is_cheapest = candidate.chosen && candidate.nvme.is_zero();
   if (is_cheapest || !may_keep_states(candidate.config, options)) return;
-  Config keeping = candidate.config;
-  // First all, without limits, to know what slots and other memory take beside the states.
   Config unlimited = candidate.config;
   unlimited.penstock.host_budget = unlimited.penstock.device_budget = {};
-  unlimited.penstock.device_states = options.device_budget;
-  const auto all = estimate_plan(unlimited, layout, options.run);
-  if (!all) return;  // the budget has no room for a tile
-  const ByteCount beside = all->plan.device_minimum - all->plan.device_tiles;
-  if (beside >= options.device_budget) return;
-  keeping.penstock.device_states = options.device_budget - beside;
+  ByteCount states = options.device_budget;
+  // What slots and other memory take beside the states depends on these: the second plan is of nearly as many.
+  for (int plans = 0; plans < 2; ++plans) {
+    unlimited.penstock.device_states = states;
+    const auto planned = estimate_plan(unlimited, layout, options.run);
+    if (!planned) return;  // there is no room for a tile
+    const ByteCount beside = planned->plan.device_minimum - planned->plan.device_tiles;
+    if (beside >= options.device_budget) return;
+    states = options.device_budget - beside;
+  }
+  Config keeping = candidate.config;
+  keeping.penstock.device_states = states;
   auto estimate = estimate_plan(keeping, layout, options.run);
   if (!estimate || (candidate.chosen && estimate->moved(Link::nvme) >= candidate.nvme)) return;
   candidate = {.config = std::move(keeping),

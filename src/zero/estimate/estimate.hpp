@@ -30,7 +30,7 @@ struct RunEstimateOptions {
   std::uint32_t tiles_in_flight = 4;
   float cpu_update_ratio = 1;  ///< part of the offloaded states that the CPU updates
   UpdateSplit update_split = UpdateSplit::ratio;
-  ByteCount device_states;  ///< of a rank's offloaded states, that stay on the device
+  ByteCount device_states;  ///< of a rank's offloaded states, those that stay on the device
 };
 
 struct RunEstimate {

@@ -10,8 +10,8 @@ struct PlannedStep {
   swap::AccessTrace trace;
   SimulationOptions options;
   MemoryPlan::Update update;  ///< which processor updates the tiles
-  ByteCount
-      kept_states;  ///< of tiles that the device keeps: in the trace they take host memory, which is there
+  /// Of tiles that the device keeps. The trace has them in host memory, and options.host_budget room for them.
+  ByteCount kept_states;
 };
 
 /// The trace that the layout gives, with all tiles and checkpoints, and the settings of the runtime of `plan`: of its

@@ -261,7 +261,7 @@ Result<Case> case_of_model(const SimulateOptions& options) {
   }
   note_kept_states(config, run.device_memory);
   PENSTOCK_TRY_ASSIGN(auto simulated, simulate_model(config, model.layout, node, run, options.steps));
-  simulated.step.options.host_budget -= simulated.step.kept_states;  // a run's has no room for them
+  simulated.step.options.host_budget -= simulated.step.kept_states;  // they are on the device
   return Case{.title = std::move(title),
               .trace = std::move(simulated.step.trace),
               .machine = simulated.share,

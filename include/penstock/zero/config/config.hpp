@@ -103,7 +103,7 @@ struct PenstockConfig {
   /// of its node, see rank_nodes; all ranks get as much as the one that would get least.
   std::vector<ByteCount> node_budgets = {};
   ByteCount device_budget;  ///< of each rank; 0: chosen by the plan
-  /// Of each rank's device memory, which is separate: offloaded optimizer states that stay in it, as many tiles as fit.
+  /// A part of device_budget, where the device's memory is separate: so many bytes of offloaded states stay there.
   ByteCount device_states = {};
   std::optional<ElementCount>
       tile_elements;  ///< a multiple of cpu_adam::block_elements; none: the state format's default

@@ -160,15 +160,15 @@ struct MemoryPlan {
   }
   /// Whether tile number `tile` of the update is kept in the device's memory; if not, whether it stays in host memory.
   /// Both are spread evenly by their bytes, so that their updates overlap the disk transfers of the others.
-  [[nodiscard]] bool tile_kept(std::uint64_t tile) const { return place_of(tile).kept; }
-  [[nodiscard]] bool in_host(std::uint64_t tile) const { return place_of(tile).in_host; }
+  [[nodiscard]] bool tile_kept(std::uint64_t tile) const { return tile_at(tile).kept; }
+  [[nodiscard]] bool in_host(std::uint64_t tile) const { return tile_at(tile).in_host; }
   /// Whether it has a place on disk, and its home in host memory nevertheless.
   [[nodiscard]] bool tile_at_home(std::uint64_t tile) const { return tiles_on_disk && in_host(tile); }
   /// The bytes of tensors with a place on disk and their home in host memory.
   [[nodiscard]] ByteCount homes() const { return home_shards + home_tiles; }
   /// Whether the device updates tile number `tile`; these are spread evenly too. With UpdateSplit::automatic, whether
   /// it may.
-  [[nodiscard]] bool updated_on_device(std::uint64_t tile) const { return place_of(tile).updated_on_device; }
+  [[nodiscard]] bool updated_on_device(std::uint64_t tile) const { return tile_at(tile).updated_on_device; }
   /// The part of device_budget that is not for gathered flats and full gradients.
   [[nodiscard]] ByteCount device_kept() const {
     return device_tiles + device_shards + device_accumulators + device_partials + device_collectives +
@@ -193,7 +193,7 @@ struct MemoryPlan {
                                                      const tiers::NumaTopology& topology) const;
 
  private:
-  [[nodiscard]] Tile place_of(std::uint64_t tile) const {
+  [[nodiscard]] Tile tile_at(std::uint64_t tile) const {
     return tile < tile_places.size() ? tile_places[tile] : Tile();
   }
 };

@@ -107,22 +107,26 @@ TEST(ConfigSearch, KeepsOnTheDeviceWhatItsBudgetLeaves) {
   EXPECT_LT(more.second, few.second);
 }
 
-// The budget's part that no tile takes is smaller than a tile.
+// The budget's part that no tile takes is smaller than a tile, also where others pass through the device.
 TEST(ConfigSearch, UsesTheDevicesBudgetToATile) {
   const ByteCount tile = 3_MiB;
-  std::uint32_t keeping = 0;
-  for (ByteCount device = 14_MiB; device < 30_MiB; device += 300_KiB) {
-    for (const Candidate& one : search(options_with({}, device)).candidates) {
-      if (!one.chosen || one.config.penstock.device_states.is_zero()) continue;
-      const MemoryPlan& plan = one.chosen->plan;
-      EXPECT_LE(one.device_need, device) << one.name();
-      EXPECT_EQ(one.device_need, plan.device_minimum) << one.name();
-      EXPECT_TRUE(plan.tiles_kept == plan.tiles || plan.device_minimum + tile > device)
-          << to_string(device) << ": " << one.name();
-      ++keeping;
+  for (const float ratio : {1.0f, 0.3f}) {
+    std::uint32_t keeping = 0;
+    for (ByteCount device = 14_MiB; device < 60_MiB; device += 300_KiB) {
+      SearchOptions options = options_with({}, device);
+      options.base.cpu_update_ratio = ratio;
+      for (const Candidate& one : search(options).candidates) {
+        if (!one.chosen || one.config.penstock.device_states.is_zero()) continue;
+        const MemoryPlan& plan = one.chosen->plan;
+        EXPECT_LE(one.device_need, device) << one.name();
+        EXPECT_EQ(one.device_need, plan.device_minimum) << one.name();
+        EXPECT_TRUE(plan.tiles_kept == plan.tiles || plan.device_minimum + tile > device)
+            << to_string(device) << ": " << one.name();
+        ++keeping;
+      }
     }
+    EXPECT_GT(keeping, 100u) << ratio;
   }
-  EXPECT_GT(keeping, 100u);
 }
 
 // A format whose tiles have no room is left out; if there is no other, the search says what is wanted.
