@@ -93,15 +93,17 @@ void keep_states_on_device(Candidate& candidate, const SearchOptions& options, c
   if (is_cheapest || !may_keep_states(candidate.config, options)) return;
   Config unlimited = candidate.config;
   unlimited.penstock.host_budget = unlimited.penstock.device_budget = {};
-  ByteCount states = options.device_budget;
-  // What slots and other memory take beside the states depends on these: the second plan is of nearly as many.
-  for (int plans = 0; plans < 2; ++plans) {
-    unlimited.penstock.device_states = states;
+  // What slots and other memory take beside the states depends on these.
+  ByteCount& states = unlimited.penstock.device_states;
+  states = options.device_budget;
+  while (true) {
     const auto planned = estimate_plan(unlimited, layout, options.run);
     if (!planned) return;  // there is no room for a tile
-    const ByteCount beside = planned->plan.device_minimum - planned->plan.device_tiles;
-    if (beside >= options.device_budget) return;
-    states = options.device_budget - beside;
+    const ByteCount need = planned->plan.device_minimum, kept = planned->plan.device_tiles;
+    if (need <= options.device_budget) break;
+    const ByteCount above = need - options.device_budget;
+    if (above >= kept) return;
+    states = kept - above;
   }
   Config keeping = candidate.config;
   keeping.penstock.device_states = states;
