@@ -35,6 +35,7 @@ struct Arguments {
   std::filesystem::path path = ".";
   TimePoint io_deadline = std::chrono::seconds(60);
   std::uint32_t host_mib = 0, steps = 4, rounds = 5;
+  bool in_backward = false;
 };
 
 Result<zero::Config> configuration(const Arguments& arguments, bool on_disk) {
@@ -44,11 +45,13 @@ Result<zero::Config> configuration(const Arguments& arguments, bool on_disk) {
     "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
   })",
                                                            "zero3_step", /*world_size=*/1));
+  if (arguments.in_backward) config.gradient_clipping = 0;
   if (!on_disk) return config;
   for (zero::OffloadConfig* const offload : {&config.offload_param, &config.offload_optimizer}) {
     offload->device = zero::OffloadDevice::nvme;
     offload->nvme_paths = {arguments.path};
   }
+  config.penstock.optimizer_in_backward = arguments.in_backward;
   config.penstock.host_budget = ByteCount(std::uint64_t{arguments.host_mib} << 20);
   config.penstock.io_deadline_seconds = static_cast<std::uint32_t>(std::max<std::int64_t>(
       1, std::chrono::duration_cast<std::chrono::seconds>(arguments.io_deadline).count()));
@@ -227,6 +230,9 @@ int main_body(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--host-mib", arguments.host_mib, "host budget of the run on disk in MiB; 0: as planned")
       ->capture_default_str();
+  app.add_flag(
+      "--in-backward", arguments.in_backward,
+      "penstock.optimizer_in_backward, without clipping: then the disk can work beside the backward too");
   app.add_option("--steps", arguments.steps, "timed steps of a turn")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));

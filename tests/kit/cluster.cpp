@@ -147,6 +147,14 @@ void keep_random_states(RunOptions& options, std::uint64_t seed) {
   options.config.penstock.device_states = largest_tile(of_one_rank) * kept;
 }
 
+void update_in_backward_at_random(RunOptions& options, std::uint64_t seed) {
+  if (options.config.dtype == DType::fp16) return;
+  penstock::test::SeededRandom random(seed + 53'000);
+  if (random.below(2) == 0) return;
+  options.config.gradient_clipping = 0;
+  options.config.penstock.optimizer_in_backward = true;
+}
+
 RunResult train(const RunOptions& options) {
   PENSTOCK_CHECK(!options.accelerator || !options.seed);
   PENSTOCK_CHECK(options.faults.empty() || options.has_simulated_disks());

@@ -182,6 +182,8 @@ struct RunResult {
 [[nodiscard]] ByteCount largest_tile(const RunOptions& options);
 /// Some of the runs whose device has memory of its own keep offloaded states there: with any number of ranks a tile.
 void keep_random_states(RunOptions& options, std::uint64_t seed);
+/// Some of the runs update in the backward; then these, and those to which they are compared, do not clip.
+void update_in_backward_at_random(RunOptions& options, std::uint64_t seed);
 
 /// Runs a Trainer on each rank.
 [[nodiscard]] RunResult train(const RunOptions& options);

@@ -45,6 +45,7 @@ inline RunOptions random_continued_run(std::uint64_t seed, std::uint32_t ranks) 
   format.set(config);
   if (random.below(4) == 0 && options.model.groups.size() > 1) options.model.groups[1].frozen = true;
   keep_random_states(options, seed);
+  update_in_backward_at_random(options, seed);
   give_random_memory(options, seed);
   return options;
 }

@@ -31,6 +31,7 @@ RunOptions random_run(std::uint64_t seed) {
     options.config.cpu_update_ratio = std::array{1.0f, 0.5f, 0.0f}[random.below(3)];
   options.config.penstock.tiles_in_flight = static_cast<std::uint32_t>(1 + random.below(4));
   test::keep_random_states(options, seed);
+  test::update_in_backward_at_random(options, seed);
   if (random.below(2) == 0) {
     const std::uint64_t size = 1 + random.below(random.below(2) == 0 ? 20'000 : 600'000);
     options.model.checkpoints = {
@@ -156,6 +157,7 @@ TEST(RandomPlans, TrainWithTheSmallestBudgetAndALittleMore) {
     if (random.below(2) == 0) options.config.grad_accum_dtype = DType::fp32;
     if (random.below(4) == 0)
       options.configured_micro_batches = static_cast<std::uint32_t>(1 + random.below(3));
+    test::update_in_backward_at_random(options, seed);
     const std::string in_memory = train(options).digest;
     options.config.offload_optimizer.device = OffloadDevice::nvme;
     if (random.below(3) > 0) options.config.offload_param.device = OffloadDevice::nvme;

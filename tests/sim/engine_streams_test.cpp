@@ -33,6 +33,7 @@ RunOptions random_run(std::uint32_t ranks, SeededRandom& random) {
     const auto count = static_cast<std::uint32_t>(options.model.units.size());
     options.model.checkpoints = {.count = count, .size = ByteCount(1 + random.below(20'000))};
   }
+  update_in_backward_at_random(options, random.below(1000));
   if (random.below(2) == 0)
     options.config.penstock.host_budget = smallest_host_budget(options) + ByteCount(random.below(600'000));
   return options;

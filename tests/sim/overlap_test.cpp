@@ -4,6 +4,7 @@
 #include "zero/layout/step_trace.hpp"
 
 #include <gtest/gtest.h>
+#include <algorithm>
 
 namespace penstock::zero::test {
 namespace {
@@ -145,6 +146,39 @@ TEST(Overlap, ReadsTheFirstStatesOfAnUpdateDuringTheBackward) {
   options.disk.bytes_per_second = static_cast<std::uint64_t>(unit_bytes_per_second) * 6;
   options.task_takes = unit_takes / 8;
   EXPECT_LE(measure_period(options).step, 1.05 * (units + units + 3));
+}
+
+// The disk needs `per_unit` milliseconds for the reads of a unit's states, and as much for the writes beside them.
+TimedRank::Options with_states_on_slow_disk(double per_unit) {
+  TimedRank::Options options = machine();
+  options.config.offload_optimizer = on_disk();
+  options.config.gradient_clipping = 0;
+  options.config.penstock.tile_elements = ElementCount(unit_elements / 8);
+  options.speeds = {.copy_to_device = 4 * unit_bytes_per_second, .copy_to_host = 4 * unit_bytes_per_second};
+  options.disk.bytes_per_second = static_cast<std::uint64_t>(unit_bytes_per_second * 12 / per_unit);
+  options.task_takes = unit_takes / 4 / 8;  // of a tile
+  return options;
+}
+
+// After the norm, the update is hidden by the forward alone. In the backward the disk works too: it is idle only until
+// the first gradient is there, and while the forward computes the units after the last one that was updated.
+TEST(Overlap, HidesAnUpdateInTheBackwardBesideBothPhases) {
+  for (const double per_unit : {1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 8.0}) {
+    SCOPED_TRACE(per_unit);
+    TimedRank::Options options = with_states_on_slow_disk(per_unit);
+    const double arithmetic = units + units, disk = per_unit * units;
+    EXPECT_GE(measure_period(options).step, units + 0.95 * std::max<double>(units, disk));
+    options.config.penstock.optimizer_in_backward = true;
+    EXPECT_LE(measure_period(options).step, std::max(arithmetic, disk) + 5);
+  }
+}
+
+TEST(Overlap, TakesAsLongAsASlowDiskForAnUpdateInTheBackward) {
+  for (const double per_unit : {3.0, 4.0, 8.0}) {
+    TimedRank::Options options = with_states_on_slow_disk(per_unit);
+    options.config.penstock.optimizer_in_backward = true;
+    EXPECT_LE(measure_period(options).step, 1.10 * per_unit * units) << per_unit;
+  }
 }
 
 TEST(Overlap, HidesAnUpdateOnTheDevice) {

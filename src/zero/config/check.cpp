@@ -298,6 +298,28 @@ void check_non_finite_gradients(const Config& config, Violations& violations) {
                             std::string(other)});
 }
 
+/// What is known only at the end of a backward decides about an update, but for one that begins before.
+void check_optimizer_in_backward(const Config& config, Violations& violations) {
+  constexpr std::string_view key = "penstock.optimizer_in_backward";
+  if (!config.penstock.optimizer_in_backward) return;
+  if (config.gradient_clipping > 0) {
+    violations.push_back(
+        {{key, "gradient_clipping"},
+         "clipping needs the norm of all gradients before any is used; set gradient_clipping to "
+         "0, or leave the key out"});
+  }
+  if (config.dtype == DType::fp16) {
+    violations.push_back(
+        {{key, "fp16.enabled"},
+         "the loss scale needs steps that can be skipped; use bf16 or fp32, or leave the key out"});
+  }
+  if (config.penstock.endurance_cap) {
+    violations.push_back(
+        {{key, "penstock.endurance_cap"},
+         "an update that has begun cannot be refused for endurance_cap; leave out one of them"});
+  }
+}
+
 }  // namespace
 
 std::vector<Violation> check(const Config& config) {
@@ -315,6 +337,7 @@ std::vector<Violation> check(const Config& config) {
   check_budgets(config.penstock, violations);
   check_update(config, violations);
   check_non_finite_gradients(config, violations);
+  check_optimizer_in_backward(config, violations);
   return violations;
 }
 

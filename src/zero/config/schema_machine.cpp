@@ -267,6 +267,18 @@ constexpr Key keys[] = {
      .choices = "ratio|automatic",
      .field = own<&PenstockConfig::update_split>,
      .read_by = plan},
+    {.path = "penstock.optimizer_in_backward",
+     .kind = flag,
+     .help =
+         "update a shard as soon as its last gradient of a step is reduced, beside the backward of the units "
+         "before it, instead of after step(); needs gradient_clipping 0, and bf16 or fp32. A gradient that "
+         "is "
+         "not finite then ends the run, instead of skipping the step, and a step whose update has begun "
+         "cannot "
+         "be abandoned",
+     .bytes = "host, with anything on nvme: the most that accumulates gradients beside an update",
+     .field = own<&PenstockConfig::optimizer_in_backward>,
+     .read_by = plan},
     {.path = "penstock.non_finite_gradients",
      .kind = text,
      .help =

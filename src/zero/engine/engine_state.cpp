@@ -4,6 +4,8 @@
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/padded.hpp"
 
+#include <algorithm>
+#include <span>
 #include <utility>
 
 namespace penstock::zero {
@@ -163,6 +165,7 @@ Result<void> EngineState::restore_loss_scaler(const LossScaler::State& state) {
 Result<void> EngineState::set_groups(std::vector<OptimizerGroup> groups) {
   constexpr const char* operation = "Engine::set_groups";
   PENSTOCK_TRY(check_not_failed(operation));
+  PENSTOCK_TRY(check_not_updating(operation));
   if (groups.size() != step_.groups().size()) {
     return Error::invalid_argument(operation)
         .object("groups")
@@ -217,9 +220,11 @@ Result<std::vector<DeviceTensor>> EngineState::acquire(std::uint32_t unit, tiers
   PENSTOCK_TRY(check_here("Engine::acquire", ParkKinds::parameters));
   PENSTOCK_TRY(check_unit("Engine::acquire", unit));
   PENSTOCK_TRY(check_stream("Engine::acquire", stream));
+  PENSTOCK_TRY(check_before_update("Engine::acquire", unit));
   PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
   clock_.acquire();
   start_commit();
+  PENSTOCK_TRY(update_reduced());
   shard_reads_.acquire(unit);
   PENSTOCK_TRY(residency_->acquire(unit, *this));
   auto views = gathers_.views(unit, stream);
@@ -241,8 +246,9 @@ Result<std::vector<GradientSlot>> EngineState::gradients(const char* operation, 
   PENSTOCK_TRY(gradients_.check_expected(operation, unit));
   PENSTOCK_TRY(check_wear(operation));
   clock_.gradients();
-  PENSTOCK_TRY(context_.finish_update());  // it reads the gradients of the last step, from the same memory
+  PENSTOCK_TRY(finish_last_update());  // it reads the gradients of the last step, from the same memory
   start_commit();
+  PENSTOCK_TRY(update_reduced());
   if (gradients_.is_last_micro_batch(unit)) update_.read_ahead();
   gradient_stream_ = &stream;
   PENSTOCK_TRY(residency_->open_gradients(unit, *this));
@@ -260,13 +266,40 @@ Result<void> EngineState::reduce(std::uint32_t unit, tiers::Stream& stream) {
         .object(options_.model.units[unit].name)
         .advice("call gradients() for each micro-batch, and pass its result once");
   }
+  if (update_.has_begun()) PENSTOCK_TRY(context_.check_update());
   gradients_.close(unit);
   for (const std::uint32_t flat : context_.shards.trained_by(unit)) {
     if (!residency_->close_gradient(flat)) continue;
     PENSTOCK_TRY(gradients_.close_flat(context_.flats[flat], stream));
   }
   clock_.reduced(gradients_.closed(unit), units_to_reduce_);
-  return residency_->reduce_buckets(*this);
+  PENSTOCK_TRY(residency_->reduce_buckets(*this));
+  return update_reduced();
+}
+
+/// Adds the flats whose last gradient is being reduced to the update. Does not wait for what is in place and still in
+/// use: a later call adds that, or step().
+Result<void> EngineState::update_reduced() {
+  const bool waits = (commits_ && commits_->in_progress()) || has(parking_.kinds, ParkKinds::optimizer);
+  if (reduced_.empty() || waits) return ok();
+  const auto in_use = std::partition(reduced_.begin(), reduced_.end(), [this](std::uint32_t flat) {
+    return !context_.shares_memory || !is_used_in_place(flat);
+  });
+  const std::span unused(reduced_.begin(), in_use);
+  if (unused.empty()) return ok();
+  for (const std::uint32_t flat : unused) {
+    PENSTOCK_TRY(residency_->drop_in_place(flat, *this));
+  }
+  step_.update_in_backward(unused);
+  reduced_.erase(reduced_.begin(), in_use);
+  return ok();
+}
+
+bool EngineState::is_used_in_place(std::uint32_t flat) const {
+  const GatheredFlat& gathered = context_.flats[flat].gathered;
+  bool is_leasing = false;
+  context_.internals.wait_ignoring_stores([&] { return is_leasing = !gathered.gather.done, true; });
+  return is_leasing || residency_->is_leased(flat) || !GatherPipeline::has_ended(gathered);
 }
 
 Result<void> EngineState::reduce_copies(std::uint32_t unit, std::span<const GradientSource> gradients,
@@ -323,10 +356,9 @@ Result<StepOutcome> EngineState::step() {
 
 Result<StepOutcome> EngineState::end_step() {
   PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
-  PENSTOCK_TRY(context_.finish_update());
+  PENSTOCK_TRY(finish_last_update());
   start_commit();
-  const TimePoint previous_update = update_.duration();
-  const UpdateSweep::Updated updated = update_.updated();
+  const UpdateSweep::Updated last_update = update_.last();
   const TimePoint began = Clock::steady().now();
   PENSTOCK_TRY(residency_->finish_gradients(*this));
   PENSTOCK_TRY(gradients_.finish_reductions());
@@ -347,12 +379,13 @@ Result<StepOutcome> EngineState::end_step() {
   }
   for (std::string& warning : wear_.take_warnings(paths)) context_.internals.add_message(std::move(warning));
   outcome.gradient_wait = waited;
-  outcome.previous_update = previous_update;
-  outcome.updated_by_cpu = updated.by_cpu;
-  outcome.updated_on_device = updated.on_device;
+  outcome.previous_update = last_update.duration;
+  outcome.updated_by_cpu = last_update.by_cpu;
+  outcome.updated_on_device = last_update.on_device;
   predict_attempt(gradients_.micro_batches());
   context_.completed_steps = outcome.step;
   gradients_.end_step();
+  reduced_.clear();
   if (options_.ends_rounds) context_.runtime.end_round();
   residency_->end_step();
   checkpoints_->end_step();
@@ -375,6 +408,11 @@ StepTimes EngineState::step_times() const {
   return times;
 }
 
+/// Waits for the update before that of the step in progress, or returns the error that has stopped the latter.
+Result<void> EngineState::finish_last_update() {
+  return update_.has_begun() ? context_.check_update() : context_.finish_update();
+}
+
 Result<void> EngineState::finish_update() {
   PENSTOCK_TRY(check_not_failed("Engine::finish_update"));
   return context_.finish_update();
@@ -387,6 +425,7 @@ Result<void> EngineState::abandon_step(tiers::Stream& stream, std::string cause)
   PENSTOCK_TRY(check_stream(operation, stream));
   PENSTOCK_TRY(residency_->check_no_leases(operation));
   PENSTOCK_TRY(checkpoints_->check_no_leases(operation));
+  if (auto revocable = check_not_updating(operation); !revocable) return context_.fail(revocable.error());
   Error error = Error(ErrorCode::interrupted, operation)
                     .reason(cause.empty() ? "the trainer has abandoned the step" : std::move(cause));
   context_.interrupt(error);
@@ -398,6 +437,7 @@ Result<void> EngineState::abandon_step(tiers::Stream& stream, std::string cause)
   gathers_.abandon_step();
   checkpoints_->abandon_step();
   PENSTOCK_TRY(gradients_.abandon_step());
+  reduced_.clear();
   update_.end_step();
   clock_.restart();
   if (options_.ends_rounds) context_.runtime.end_round();
@@ -417,6 +457,10 @@ Result<void> EngineState::open_gradient(std::uint32_t flat) {
 }
 Result<void> EngineState::reduce(std::span<const std::uint32_t> flats) {
   gradients_.reduce(flats);
+  if (!updates_in_backward()) return ok();
+  for (const std::uint32_t flat : flats) {
+    if (gradients_.is_complete(flat)) reduced_.push_back(flat);
+  }
   return ok();
 }
 Result<void> EngineState::finish_gradient(std::uint32_t flat) {

@@ -185,6 +185,12 @@ class EngineState : private FlatResidency::Effects {
   Result<void> visit_states(std::span<const cpu_adam::StateKind> kinds, const StateSink& sink);
   Result<void> add_sums_of_peers(ParameterDigest& digest);
 
+  // penstock.optimizer_in_backward
+  [[nodiscard]] bool updates_in_backward() const { return options_.config.penstock.optimizer_in_backward; }
+  Result<void> update_reduced();
+  [[nodiscard]] bool is_used_in_place(std::uint32_t flat) const;
+  Result<void> finish_last_update();
+
   /// What step() does once it has not refused.
   Result<StepOutcome> end_step();
 
@@ -195,6 +201,9 @@ class EngineState : private FlatResidency::Effects {
   [[nodiscard]] Result<void> between_steps(const char* operation) const;
   /// Of a call that sets all values: before it changes any.
   [[nodiscard]] Result<void> check_restorable(const char* operation) const;
+  /// Errors: failed_state, once an update has begun within the backward.
+  [[nodiscard]] Result<void> check_not_updating(const char* operation) const;
+  [[nodiscard]] Result<void> check_before_update(const char* operation, std::uint32_t unit) const;
   [[nodiscard]] Result<void> check_step(const StepOptions& step) const;
   [[nodiscard]] Result<void> check_wear(const char* operation) const;
   [[nodiscard]] Result<void> check_units_without_gradient(const std::vector<std::uint32_t>& units) const;
@@ -224,7 +233,8 @@ class EngineState : private FlatResidency::Effects {
   OptimizerStep step_;
   ShardReads shard_reads_;
   StepClock clock_;
-  std::size_t units_to_reduce_ = 0;  // in a micro-batch
+  std::size_t units_to_reduce_ = 0;     // in a micro-batch
+  std::vector<std::uint32_t> reduced_;  // flats that update_reduced() may add to the update
   WearLimit wear_;
   std::optional<std::string> worn_;  // why no step begins any more
 

@@ -63,8 +63,9 @@ struct GatheredFlat {
 /// A flat's full gradient, and the reduction of this rank's slice to the accumulator.
 struct GradientFlat {
   DeviceTensor full;
-  swap::Lease in_place;  ///< of the gradient shard, if it is the full gradient
-  bool absent = false;   ///< the flat is frozen, or gets none in this step
+  swap::Lease in_place;       ///< of the gradient shard, if it is the full gradient
+  bool is_of_update = false;  ///< the update ends that lease, once the last gradient is reduced
+  bool absent = false;        ///< the flat is frozen, or gets none in this step
   std::set<ParameterId> written;
   std::uint32_t closed_count = 0;  ///< micro-batches of this step whose gradient is complete
   MoveProgress reduction;

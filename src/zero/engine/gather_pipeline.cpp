@@ -123,6 +123,13 @@ Result<void> GatherPipeline::end_use(std::uint32_t unit, tiers::Stream& stream) 
   return ok();
 }
 
+bool GatherPipeline::has_ended(const GatheredFlat& flat) {
+  return std::all_of(flat.last_uses.begin(), flat.last_uses.end(), [](const auto& use) {
+    const auto passed = use.second->query();
+    return passed && *passed;  // who waits for it gets the error
+  });
+}
+
 void GatherPipeline::abandon_step() {
   for (FlatState& flat : context_.flats) {
     flat.gathered.gather = {};

@@ -29,6 +29,8 @@ class GatherPipeline {
   Result<std::vector<DeviceTensor>> views(std::uint32_t unit, tiers::Stream& stream);
   /// Ends a use of views(): after this point of its stream the ranges may be written.
   Result<void> end_use(std::uint32_t unit, tiers::Stream& stream);
+  /// Whether the streams have passed the last uses of a flat that was gathered in place. Does not block.
+  [[nodiscard]] static bool has_ended(const GatheredFlat& flat);
   /// Whether no gather is in flight. Call with the runtime's lock held.
   [[nodiscard]] bool idle() const;
 

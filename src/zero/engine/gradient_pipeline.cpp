@@ -147,7 +147,7 @@ Result<void> GradientPipeline::finish_use(FlatState& flat, const tiers::Reservat
   PENSTOCK_TRY(context_.fail_unless_retryable(
       context_.internals.wait_until([&] { return reduction.ordered; }, swap::StallCause::gradients)));
   if (reduction.error) return context_.fail(*reduction.error);
-  flat.grad.in_place.end();
+  if (!flat.grad.is_of_update) flat.grad.in_place.end();
   if (range.held()) context_.fences.release(range.offset(), range.size(), {flat.grad.copied_out});
   return ok();
 }
@@ -199,7 +199,10 @@ Result<void> GradientPipeline::abandon_step() {
 }
 
 void GradientPipeline::end_step() {
-  for (FlatState& flat : context_.flats) flat.grad.closed_count = 0;
+  for (FlatState& flat : context_.flats) {
+    flat.grad.closed_count = 0;
+    flat.grad.is_of_update = false;
+  }
   for (UnitState& unit : units_) unit = {.absent = unit.absent};
 }
 

@@ -59,6 +59,10 @@ class GradientPipeline {
 
   /// Errors: invalid_argument, naming a flat that was not reduced in every micro-batch.
   Result<void> check_complete() const;
+  /// Whether the flat's gradients of all micro-batches are written.
+  [[nodiscard]] bool is_complete(std::uint32_t flat) const {
+    return context_.flats[flat].grad.closed_count == micro_batches_;
+  }
   /// Whether no gradient of the flat has been reduced in this step.
   [[nodiscard]] bool untouched(const FlatState& flat) const { return flat.grad.closed_count == 0; }
   void end_step();

@@ -62,6 +62,8 @@ class OffloadedOptimizer {
     std::vector<GroupHyperparameters> settings;      ///< by group
     std::vector<cpu_adam::Hyperparameters> configs;  ///< the same for the optimizer's formula, if it has one
     std::vector<bool> updates;  ///< by flat: whether it has a gradient; set by UpdateSweep
+    /// Judges a flat's gradient before its update; none: all were judged together. Errors: as OptimizerStep::begin().
+    std::function<Result<void>(const FlatState& flat)> check_gradient;
   };
   /// Updates one tile from the leased bytes of its state, of its flat's shard and of the flat's gradient.
   ///

@@ -8,6 +8,21 @@
 
 namespace penstock::zero {
 
+namespace {
+
+/// Where the update does not wait for the norm of all gradients, no step can be skipped.
+Error refuse_gradient(const std::string& reason, const std::string& of) {
+  return Error(ErrorCode::non_finite, "Engine::step")
+      .reason("the step cannot be skipped, because penstock.optimizer_in_backward may have updated a part: " +
+              reason)
+      .object(of)
+      .advice(
+          "continue from the last commit or checkpoint; or leave the key out, so that such steps are "
+          "skipped");
+}
+
+}  // namespace
+
 Result<LearningRate> OptimizerStep::learning_rate() const {
   const std::uint64_t step = context_.completed_steps + 1;
   LearningRate now = context_.config.learning_rate_of(step);
@@ -35,6 +50,22 @@ Result<LearningRate> OptimizerStep::learning_rate() const {
   return now;
 }
 
+void OptimizerStep::update_in_backward(std::span<const std::uint32_t> flats) {
+  if (!update_.has_begun()) {
+    const auto now = learning_rate();
+    if (!now) return;
+    begin_update(/*clip_factor=*/1, *now);
+  }
+  update_.add(flats);
+}
+
+/// Parts of the norm are judged as the norm is: where it is not finite, one of them is not.
+Result<void> OptimizerStep::check_gradient(double divisor, const FlatState& flat) const {
+  const double squares = sum_tree(flat.grad.square_partials);
+  const std::string reason = reason_to_skip(divisor, gradient_norm(context_.config, divisor, squares));
+  return reason.empty() ? ok() : refuse_gradient(reason, flat.layout->name);
+}
+
 Result<StepOutcome> OptimizerStep::finish(std::uint32_t micro_batches,
                                           std::span<const std::uint32_t> units_without_gradient,
                                           WearLimit::Refuses refuses) {
@@ -57,8 +88,12 @@ Result<StepOutcome> OptimizerStep::finish(std::uint32_t micro_batches,
                       .learning_rate = now.rate,
                       .loss_scale = loss_scale,
                       .step = context_.completed_steps + 1};
+  const bool in_backward = context_.config.penstock.optimizer_in_backward;
+  if (in_backward && !outcome.skip_reason.empty())
+    return context_.fail(refuse_gradient(outcome.skip_reason, "the gradients of all ranks")).error();
   if (outcome.skip_reason.empty() && wear_.refuses != WearLimit::Refuses::this_step) {
-    start_update(norm.clip_factor, now);
+    if (!update_.has_begun()) begin_update(norm.clip_factor, now);
+    update_.add_others();
     return outcome;
   }
   outcome.kind = StepOutcome::Kind::skipped;
@@ -101,9 +136,11 @@ Result<GradientNorm> OptimizerStep::compute_global_norm(const StepSettings& sett
   return gradient_norm(context_.config, divisor(), sum_tree(squares_of_ranks));
 }
 
-void OptimizerStep::start_update(double clip_factor, const LearningRate& now) {
+void OptimizerStep::begin_update(double clip_factor, const LearningRate& now) {
   OffloadedOptimizer::Step step{.number = context_.completed_steps + 1,
                                 .gradient_factor = gradient_factor(divisor(), clip_factor)};
+  if (context_.config.penstock.optimizer_in_backward && context_.config.skips_non_finite_gradients())
+    step.check_gradient = [this, by = divisor()](const FlatState& flat) { return check_gradient(by, flat); };
   const OptimizerConfig& optimizer = context_.config.optimizer;
   for (const OptimizerGroup& group : groups_) {
     step.settings.push_back(group_hyperparameters(optimizer, group, now));

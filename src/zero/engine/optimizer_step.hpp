@@ -15,7 +15,8 @@
 
 namespace penstock::zero {
 
-/// The end of a step: computes the global norm of the gradients, clips or skips, and starts the update.
+/// The end of a step: computes the global norm of the gradients, clips or skips, and starts the update. With
+/// penstock.optimizer_in_backward the update begins before it, as nothing of it depends on the norm.
 ///
 /// Used by the trainer's thread.
 class OptimizerStep {
@@ -40,6 +41,10 @@ class OptimizerStep {
   /// Begins at the first loss scale again.
   void reset_loss_scale() { loss_scaler_ = context_.config.loss_scaler(); }
 
+  /// Begins the update within the backward, of `flats`, whose last gradient is being reduced; or adds them to it. A
+  /// gradient with which finish() would skip the step fails the engine before it updates anything: non_finite. Does
+  /// nothing without a learning_rate(), whose error finish() returns.
+  void update_in_backward(std::span<const std::uint32_t> flats);
   /// Computes the norm, compares the settings of all ranks, and starts the update or skips it. Every gradient must be
   /// accumulated, and the last update complete. Errors fail the engine, except those of Runtime::discard().
   /// `refuses`: what WearLimit refuses on this rank. An update that a rank refuses is not started, and the outcome is a
@@ -57,7 +62,8 @@ class OptimizerStep {
  private:
   [[nodiscard]] double divisor() const;
   Result<GradientNorm> compute_global_norm(const StepSettings& settings, WearLimit::Refuses refuses);
-  void start_update(double clip_factor, const LearningRate& now);
+  void begin_update(double clip_factor, const LearningRate& now);
+  [[nodiscard]] Result<void> check_gradient(double divisor, const FlatState& flat) const;
 
   EngineContext& context_;
   UpdateSweep& update_;

@@ -152,6 +152,7 @@ Result<void> EngineState::read_states(const StateSink& sink) {
   PENSTOCK_TRY(check_callable("Engine::read_states", "sink", sink));
   PENSTOCK_TRY(ready("Engine::read_states"));
   PENSTOCK_TRY(check_here("Engine::read_states", ParkKinds::parameters | ParkKinds::optimizer));
+  PENSTOCK_TRY(check_not_updating("Engine::read_states"));
   return visit_states(cpu_adam::all_states, sink);
 }
 
@@ -159,6 +160,7 @@ Result<std::string> EngineState::digest() {
   constexpr const char* operation = "Engine::digest";
   PENSTOCK_TRY(ready(operation));
   PENSTOCK_TRY(check_here(operation, ParkKinds::parameters | ParkKinds::optimizer));
+  PENSTOCK_TRY(check_not_updating(operation));
   // Wait for gathers in flight: the exchange comes after them in the collective order.
   PENSTOCK_TRY(residency_->drop_all(operation, *this));
   ParameterDigest digest(options_.model);

@@ -13,7 +13,7 @@ namespace penstock::zero {
 /// The settings of a step that must be equal on all ranks, as numbers; lists are hashed. Ranks exchange them with their
 /// norms.
 struct StepSettings {
-  static constexpr std::size_t count = 24;
+  static constexpr std::size_t count = 25;
   std::array<double, count> values{};
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -70,7 +71,17 @@ class UpdateSweep::SweepHop final : public swap::Hop {
   explicit SweepHop(UpdateSweep& sweep)
       : sweep_(sweep), context_(sweep.context_), optimizer_(sweep.optimizer_), step_(sweep.step_) {}
 
-  Result<void> start() override { return sweep_.device_.begin_sweep(); }
+  Result<void> start() override {
+    taken_.resize(context_.flats.size());
+    sweep_.first_waiting_ = 0;
+    // What an error has stopped goes first: its leases are held.
+    for (std::size_t f = 0; f < context_.flats.size(); ++f) {
+      if (context_.flats[f].updated || !has_leases(context_.flats[f])) continue;
+      taken_[f] = true;
+      next_.push_back(f);
+    }
+    return sweep_.device_.begin_sweep();
+  }
 
   bool is_blocked() const override {
     return std::all_of(sweep_.lanes_.begin(), sweep_.lanes_.end(),
@@ -95,7 +106,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
         advanced = advanced || *further;
       }
     }
-    return open_.empty() && next_flat_ == context_.flats.size() ? HopState::done : HopState::pending;
+    return sweep_.not_updated_ == 0 ? HopState::done : HopState::pending;
   }
 
  private:
@@ -193,7 +204,8 @@ class UpdateSweep::SweepHop final : public swap::Hop {
     // The tile first; otherwise the later ones could take its memory.
     if (sweep_.is_read(*tile, context_.internals.memory_is_limited()))
       (void)context_.runtime.prefetch(tile->tensor);
-    sweep_.prefetch(open_, next_flat_, step_.updates, 0);
+    sweep_.prefetch(
+        open_, [this](std::size_t distance) { return flat_to_read(distance); }, step_.updates, 0);
     lane.begin(tiles.flat(), *tile, step_);
     return true;
   }
@@ -218,6 +230,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
 
   void end(FlatState& flat) {
     flat.updated = true;
+    --sweep_.not_updated_;
     context_.wake();  // a gather that waits for it may have been polled before this hop
   }
 
@@ -231,15 +244,72 @@ class UpdateSweep::SweepHop final : public swap::Hop {
     return false;
   }
 
-  [[nodiscard]] FlatState& next_flat() const { return context_.flats[next_flat_]; }
+  [[nodiscard]] FlatState& next_flat() const { return context_.flats[next_.front()]; }
+
+  /// Of the flats before number `end` that wait, and whose gradient is reduced, the first; `end` if there is none.
+  [[nodiscard]] std::size_t find_waiting(std::size_t end) const {
+    std::size_t& first = sweep_.first_waiting_;
+    while (first < end && !waits(first)) ++first;
+    std::size_t f = first;
+    while (f < end && !(waits(f) && is_reduced(f))) ++f;
+    return std::min(f, end);
+  }
+
+  [[nodiscard]] bool waits(std::size_t flat) const { return !context_.flats[flat].updated && !taken_[flat]; }
+  [[nodiscard]] bool is_reduced(std::size_t flat) const {
+    return !step_.updates[flat] || context_.flats[flat].grad.reduction.done;
+  }
+
+  [[nodiscard]] std::size_t flat_ahead(std::size_t distance) {
+    const std::size_t end = context_.flats.size();
+    while (next_.size() <= distance) {
+      const std::size_t flat = find_waiting(end);
+      if (flat == end) return end;
+      taken_[flat] = true;
+      next_.push_back(flat);
+    }
+    return next_[distance];
+  }
+
+  /// After those whose gradients are there, the flats whose gradients come next.
+  [[nodiscard]] std::size_t flat_to_read(std::size_t distance) {
+    const std::size_t end = context_.flats.size();
+    if (flat_ahead(distance) != end) return next_[distance];
+    std::size_t& last = sweep_.to_come_;
+    const auto comes = [this](std::size_t f) { return !sweep_.added_[f] && step_.updates[f]; };
+    while (last > 0 && !comes(last - 1)) --last;
+    std::size_t f = last;
+    for (std::size_t left = distance - next_.size(); f > 0; --f) {
+      if (comes(f - 1) && left-- == 0) return f - 1;
+    }
+    return end;
+  }
+
+  /// Puts a flat that the forward needs sooner before those whose tiles are read ahead already.
+  void prefer_sooner() {
+    const std::size_t front = next_.front(), sooner = find_waiting(front);
+    if (sooner == front || has_leases(context_.flats[front])) return;
+    taken_[sooner] = true;
+    next_.push_front(sooner);
+  }
+
+  [[nodiscard]] static bool has_leases(const FlatState& flat) {
+    return flat.open_gradient.held() || flat.open_shard.held();
+  }
 
   Result<bool> begin_flat() {
-    if (next_flat_ == context_.flats.size() || open_.size() >= sweep_.plan_.flats) return false;
+    if (open_.size() >= sweep_.plan_.flats || flat_ahead(0) == context_.flats.size()) return false;
+    prefer_sooner();
     FlatState& flat = next_flat();
-    if (!step_.updates[next_flat_] && !flat.layout->frozen) optimizer_.advance(flat, step_.number);
-    if (flat.updated || optimizer_.tiles_before(flat, step_.number) == 0) {
+    flat.grad.in_place.end();
+    if (step_.updates[next_.front()]) {
+      PENSTOCK_TRY(check_gradient(flat));
+    } else {
+      optimizer_.advance(flat, step_.number);
+    }
+    if (optimizer_.tiles_before(flat, step_.number) == 0) {
+      next_.pop_front();
       end(flat);
-      ++next_flat_;
       return true;
     }
     // The leases are kept after an error, so that the part already written is not lost.
@@ -249,6 +319,16 @@ class UpdateSweep::SweepHop final : public swap::Hop {
     request(flat.gradient, swap::Access::read);
     opening_ = Opening::gradient;
     return true;
+  }
+
+  /// The gradient was reduced, and is one that updates: nothing has judged it before where the update begins within
+  /// the backward.
+  Result<void> check_gradient(const FlatState& flat) {
+    if (flat.grad.reduction.error) return *flat.grad.reduction.error;
+    if (!step_.check_gradient) return ok();
+    auto usable = step_.check_gradient(flat);
+    if (!usable) context_.update_damaged = true;  // other tiles are of this step
+    return usable;
   }
 
   void request(tiers::TensorId tensor, swap::Access access) {
@@ -276,15 +356,16 @@ class UpdateSweep::SweepHop final : public swap::Hop {
     // Where the parameter is a part of the master it is read too.
     const bool reads = optimizer_.reads_parameters();
     request(next_flat().shard, reads ? swap::Access::modify : swap::Access::overwrite);
-    const std::size_t after = sweep_.next_updated(next_flat_ + 1, step_.updates);
-    if (reads && after < context_.flats.size()) (void)context_.runtime.prefetch(context_.flats[after].shard);
+    const std::size_t after = reads ? flat_ahead(1) : context_.flats.size();
+    if (after < context_.flats.size() && step_.updates[after])
+      (void)context_.runtime.prefetch(context_.flats[after].shard);
     opening_ = Opening::shard;
     return true;
   }
 
   Result<bool> finish_opening() {
     open_.emplace_back(next_flat(), sweep_.plan_.split, optimizer_.tiles_before(next_flat(), step_.number));
-    ++next_flat_;
+    next_.pop_front();
     opening_ = Opening::none;
     return true;
   }
@@ -293,8 +374,9 @@ class UpdateSweep::SweepHop final : public swap::Hop {
   EngineContext& context_;
   OffloadedOptimizer& optimizer_;
   const OffloadedOptimizer::Step& step_;
-  std::deque<FlatTiles> open_;  // whose leases are held, in order
-  std::size_t next_flat_ = 0;   // to be opened, or being opened
+  std::deque<FlatTiles> open_;    // whose leases are held, in order
+  std::deque<std::size_t> next_;  // flats that follow them; the first one may be being opened
+  std::vector<bool> taken_;       // by flat: it is one of these
   Opening opening_ = Opening::none;
   swap::PendingLease pending_;
   std::optional<Error> failure_;
@@ -328,10 +410,37 @@ TimePoint UpdateSweep::busy() const {
 void UpdateSweep::begin(OffloadedOptimizer::Step step) {
   step_ = std::move(step);
   step_.updates = flats_to_update();
-  updated_ = {};
+  last_ = std::exchange(updated_, {});
   began_ = Clock::steady().now();
-  for (FlatState& flat : context_.flats) flat.updated = flat.layout->frozen;
-  start();
+  begun_ = true;
+  added_.assign(context_.flats.size(), false);
+  not_updated_ = 0;
+  first_waiting_ = to_come_ = context_.flats.size();
+}
+
+void UpdateSweep::add(std::span<const std::uint32_t> flats) {
+  bool runs = false;
+  context_.internals.wait_ignoring_stores([&] {
+    for (const std::uint32_t f : flats) {
+      FlatState& flat = context_.flats[f];
+      if (flat.layout->frozen || added_[f]) continue;
+      added_[f] = true;
+      flat.updated = false;
+      flat.grad.is_of_update = true;
+      ++not_updated_;
+      first_waiting_ = std::min<std::size_t>(first_waiting_, f);
+    }
+    // One that an error has stopped is started by resume().
+    runs = !context_.update.done || context_.update.error || context_.update_stopped;
+    return true;
+  });
+  if (!runs) start();
+}
+
+void UpdateSweep::add_others() {
+  std::vector<std::uint32_t> all(context_.flats.size());
+  std::iota(all.begin(), all.end(), 0u);
+  add(all);
 }
 
 std::vector<bool> UpdateSweep::flats_to_update() const {
@@ -340,46 +449,48 @@ std::vector<bool> UpdateSweep::flats_to_update() const {
   return updates;
 }
 
-std::size_t UpdateSweep::next_updated(std::size_t flat, const std::vector<bool>& updates) const {
-  while (flat < updates.size() && !updates[flat]) ++flat;
-  return flat;
-}
-
 bool UpdateSweep::is_read(const TileState& tile, bool limited) const {
   if (tile.place != TilePlace::home) return tile.place == TilePlace::disk;
   return limited && !context_.runtime.in_memory(tile.tensor);
 }
 
-void UpdateSweep::prefetch(const std::deque<FlatTiles>& open, std::size_t next,
+void UpdateSweep::prefetch(const std::deque<FlatTiles>& open, const FlatsAhead& ahead,
                            const std::vector<bool>& updates, std::uint32_t more) const {
   const bool limited = context_.internals.memory_is_limited();
   if (!limited && !tiles_on_disk_) return;
-  std::uint32_t ahead = 0;
+  std::uint32_t count = 0;
   const auto prefetch_tiles = [&](const FlatTiles& tiles, std::uint32_t limit) {
     const std::vector<TileState>& all = tiles.flat().tiles;
-    for (std::size_t i = tiles.first_not_begun(0); i < all.size() && ahead < limit;
+    for (std::size_t i = tiles.first_not_begun(0); i < all.size() && count < limit;
          i = tiles.first_not_begun(i + 1)) {
       if (!is_read(all[i], limited)) continue;
       (void)context_.runtime.prefetch(all[i].tensor);
-      ++ahead;
+      ++count;
     }
   };
   for (const FlatTiles& tiles : open) prefetch_tiles(tiles, optimizer_.options().tiles_ahead + more);
   const std::uint32_t limit = optimizer_.options().tiles_ahead_next_flats + more;
-  for (next = next_updated(next, updates); next < context_.flats.size() && ahead < limit;
-       next = next_updated(next + 1, updates)) {
-    prefetch_tiles(FlatTiles(context_.flats[next], plan_.split), limit);
+  for (std::size_t distance = 0; count < limit; ++distance) {
+    const std::size_t flat = ahead(distance);
+    if (flat == context_.flats.size()) return;
+    if (updates[flat]) prefetch_tiles(FlatTiles(context_.flats[flat], plan_.split), limit);
   }
 }
 
 void UpdateSweep::read_ahead() {
   if (std::exchange(has_read_ahead_, true)) return;
   const std::vector<bool> updates = flats_to_update();
-  const std::size_t first = next_updated(0, updates);
+  std::vector<std::size_t> order;
+  for (std::size_t flat = 0; flat < updates.size(); ++flat)
+    if (updates[flat]) order.push_back(flat);
+  if (order.empty()) return;
+  // Within the backward, the flats whose gradients are there first.
+  if (context_.config.penstock.optimizer_in_backward) std::reverse(order.begin(), order.end());
+  const auto after = [&](std::size_t distance) {
+    return distance + 1 < order.size() ? order[distance + 1] : updates.size();
+  };
   // The first tiles are to be begun at once, by all lanes.
-  if (first < updates.size()) {
-    prefetch({FlatTiles(context_.flats[first], plan_.split)}, first + 1, updates, plan_.host_tiles());
-  }
+  prefetch({FlatTiles(context_.flats[order.front()], plan_.split)}, after, updates, plan_.host_tiles());
 }
 
 void UpdateSweep::resume() {
@@ -399,7 +510,7 @@ void UpdateSweep::start() {
   move.then(std::make_unique<SweepHop>(*this));
   move.on_event = [this](HopState state, const Result<void>& result) {
     context_.update.report(state, result);
-    duration_ = Clock::steady().now() - began_;
+    updated_.duration = Clock::steady().now() - began_;
   };
   context_.internals.start(std::move(move));
 }

@@ -12,13 +12,14 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace penstock::zero {
 
-/// The update of a step's parameters, beside the trainer: a move that updates tiles, in the order in which the next
-/// forward needs the parameters, by the CPU with all its workers, on the device, or both. EngineContext::update has its
-/// progress, FlatState::updated that of each flat.
+/// The update of a step's parameters, beside the trainer: a move that updates tiles, by the CPU with all its workers,
+/// on the device, or both. EngineContext::update has its progress, FlatState::updated that of each flat. Of the flats
+/// that were added and whose gradient is reduced, it takes the one next that the next forward needs first.
 ///
 /// An error stops the update once no tile is being updated. resume() continues with the first tile that is not updated:
 /// each tile's step is recorded.
@@ -35,26 +36,32 @@ class UpdateSweep {
   ///
   /// Errors: no_space, where the thread cannot be started.
   Result<void> open();
-  /// Starts to update the flats that have a gradient. Precondition: the last update is complete, no flat is gathered,
-  /// and no gradient is being accumulated.
+  /// Begins the update of the step in progress, of no flat yet. Precondition: the last update is complete.
   void begin(OffloadedOptimizer::Step step);
+  /// Adds flats, whose last gradient of the step is reduced or being reduced, and starts to update each one then. A
+  /// gather that follows waits for it. Precondition: begin(); no lease of the shard is held.
+  void add(std::span<const std::uint32_t> flats);
+  /// Adds all flats that were not added. Precondition: begin(); no flat is gathered, and no gradient is being
+  /// accumulated.
+  void add_others();
+  /// Whether an update of the step in progress has begun.
+  [[nodiscard]] bool has_begun() const { return begun_; }
   /// Starts to read the first tiles of the step's update, for which no gradient is needed, unless they are in memory.
   /// Repeated calls do nothing until end_step(). Precondition: the last update is complete.
   void read_ahead();
-  /// The step has ended with an update or without one: read_ahead() is for the next step.
-  void end_step() { has_read_ahead_ = false; }
+  /// The step has ended with an update or without one: what follows is of the next step.
+  void end_step() { has_read_ahead_ = begun_ = false; }
   /// Continues an update that an error has stopped, once EngineContext::check_update() has returned that error.
   void resume();
-  /// How long the last update took, from begin() to its end. Call when none runs.
-  [[nodiscard]] TimePoint duration() const { return duration_; }
   /// How long updates have worked on tiles, without waits for them: the lane that has worked longest. Safe from any
   /// thread, after open().
   [[nodiscard]] TimePoint busy() const;
-  /// How many elements the last update has updated. Call when none runs.
   struct Updated {
-    ElementCount by_cpu, on_device;
+    TimePoint duration{0};             ///< from begin() to the end of the update
+    ElementCount by_cpu, on_device{};  ///< elements
   };
-  [[nodiscard]] const Updated& updated() const { return updated_; }
+  /// The last update before that of the step in progress. Call when that one is complete.
+  [[nodiscard]] const Updated& last() const { return begun_ ? last_ : updated_; }
   /// Ends the update before its next tile, for the engine's destructor: also while it waits for a lease.
   /// EngineContext::update then becomes done.
   void stop();
@@ -66,14 +73,14 @@ class UpdateSweep {
   void start();
   /// By flat: whether it has a gradient in the step in progress.
   [[nodiscard]] std::vector<bool> flats_to_update() const;
-  /// The first flat from number `flat` on that `updates` names; their number if there is none.
-  [[nodiscard]] std::size_t next_updated(std::size_t flat, const std::vector<bool>& updates) const;
   /// Whether the tile is to be read from disk before its update, as far as is known now: one at home may be, while the
   /// memory is limited. Safe from any thread.
   [[nodiscard]] bool is_read(const TileState& tile, bool limited) const;
-  /// Prefetches tiles of `open` that have not begun, then those of the flats from number `next` on: as many as the plan
-  /// allows ahead of those that have begun, and `more`. Safe from any thread.
-  void prefetch(const std::deque<FlatTiles>& open, std::size_t next, const std::vector<bool>& updates,
+  /// The flat that is updated after `distance` others that are not open; the number of flats if that is not known.
+  using FlatsAhead = std::function<std::size_t(std::size_t distance)>;
+  /// Prefetches tiles of `open` that have not begun, then those of the flats of `updates` that follow: as many as the
+  /// plan allows ahead of those that have begun, and `more`. Safe from any thread.
+  void prefetch(const std::deque<FlatTiles>& open, const FlatsAhead& ahead, const std::vector<bool>& updates,
                 std::uint32_t more) const;
 
   EngineContext& context_;
@@ -83,10 +90,15 @@ class UpdateSweep {
   std::unique_ptr<parallel::TaskThread> thread_;
   std::vector<std::unique_ptr<TileLane>> lanes_;
   OffloadedOptimizer::Step step_;
-  TimePoint began_{0}, duration_{0};
-  Updated updated_;
-  bool has_read_ahead_ = false;
-  bool tiles_on_disk_ = false;  // some have no home in memory
+  TimePoint began_{0};
+  Updated updated_, last_;
+  bool begun_ = false, has_read_ahead_ = false;
+  // Set with the runtime's lock held while the move runs.
+  std::vector<bool> added_;        // by flat, in this step
+  std::size_t not_updated_ = 0;    // flats that were added and are not updated
+  std::size_t first_waiting_ = 0;  // no flat before it waits for its update
+  std::size_t to_come_ = 0;        // all flats from it on were added, or have no gradient
+  bool tiles_on_disk_ = false;     // some have no home in memory
   std::atomic<bool> stopping_{false};
 };
 

@@ -312,6 +312,11 @@ Result<void> FlatResidency::drop_for_update(const char* operation, Effects& effe
   return ok();
 }
 
+Result<void> FlatResidency::drop_in_place(std::uint32_t flat, Effects& effects) {
+  if (!in_place_.parameters || !is_gathered(flat)) return ok();
+  return drop(flat, effects, /*keeps_range=*/limits_.whole);
+}
+
 void FlatResidency::end_step() {
   for (Place& place : places_) place.accumulated = false;
   open_in_micro_batch_ = flats_with_gradient_;

@@ -100,6 +100,10 @@ class FlatResidency {
   /// others keep their ranges for the next step, so that what stays does not divide the free memory. Else all are
   /// dropped, so that the next step begins as it was rehearsed. Errors: as drop_all().
   Result<void> drop_for_update(const char* operation, Effects& effects);
+  /// The flat is about to change: drops it, if it is gathered in place. Precondition: it is not leased. Errors: those
+  /// of `effects`.
+  Result<void> drop_in_place(std::uint32_t flat, Effects& effects);
+  [[nodiscard]] bool is_leased(std::uint32_t flat) const { return places_[flat].leases > 0; }
   /// The order of acquires of this step predicts the next step's.
   void end_step();
   /// Frees all ranges without Effects and predicts `units` for the next step. Precondition: no unit is leased, and no

@@ -20,6 +20,7 @@ HostNeed host_need_with(const MemoryPlan& plan, const Config& config, const Rank
                         ByteCount leases) {
   const bool states_may_be = config.offload_optimizer.device == OffloadDevice::nvme && plan.tiles > 0;
   HostNeed need{.may_spill = plan.shards_on_disk || states_may_be};
+  need.streamed.in_backward = config.penstock.optimizer_in_backward;
   if (!plan.shares_memory && !plan.gradients_on_device) need.streamed.incoming = rank.largest_trained_shard;
   if (need.may_spill) need.streamed.gradient = rank.largest_gradient;
   if (plan.shards_on_disk) {
@@ -189,7 +190,9 @@ void place_in_host(MemoryPlan& plan, const Config& config, const ShardLayout& sh
   const ByteCount fixed = need.resident + (plan.gradients_on_disk ? ByteCount() : rank.gradients) +
                           (shards_stay ? rank.disk_shards : plan.home_shards) + plan.home_tiles +
                           (need.may_spill ? plan.checkpoints.size * plan.checkpoints.in_host : ByteCount());
-  const ByteCount room = plan.host_budget - fixed;
+  ByteCount room = plan.host_budget - fixed;
+  if (sweep.in_backward)
+    room -= std::min(room, sweep.incoming + sweep.gradient);  // of gradients that come meanwhile
   plan.update.flats = flats_updating(plan, sweep, room);
   // An engine that shares the memory may evict the copies of shards for which there is room.
   StreamedSizes beside_others = sweep;

@@ -19,7 +19,13 @@ struct StreamedSizes {
   ByteCount checkpoint = {};
   ByteCount
       leases;  ///< of all shards that are leased as gathered flats: each with its lease_gap(); not the largest
+  bool in_backward = false;  ///< gradients are accumulated during an update: penstock.optimizer_in_backward
 };
+
+/// The host memory that a lease of a gathered flat may make unusable, beside its own bytes.
+inline ByteCount lease_gap(const StreamedSizes& largest) {
+  return std::max({largest.tile, largest.shard, largest.gradient, largest.incoming, largest.checkpoint});
+}
 
 /// The leases that an engine holds while it waits for the room of another tensor, and the largest such tensor:
 ///
@@ -31,11 +37,16 @@ struct StreamedSizes {
 ///
 /// A checkpoint may be waited for in all of these cases too; what holds one waits for nothing else. All other leases
 /// end without waiting for memory, of this rank or of a peer: a gather's ends with its copy, before the collective.
-/// Nothing is accumulated during an update.
+/// Nothing is accumulated during an update, unless it begins in the backward: then the leases of both add up.
 using HeldCases = std::array<swap::HeldLeases, 3>;
 inline HeldCases held_cases(const StreamedSizes& largest, std::uint32_t flats = 1) {
-  const auto& [tile, shard, gradient, incoming, checkpoint, leases] = largest;
-  const swap::HeldLeases update{(shard + gradient) * flats, 2 * flats, std::max({tile, shard, checkpoint})};
+  const auto& [tile, shard, gradient, incoming, checkpoint, leases, in_backward] = largest;
+  swap::HeldLeases update{(shard + gradient) * flats, 2 * flats, std::max({tile, shard, checkpoint})};
+  if (in_backward) {
+    update.bytes += std::max(gradient, incoming);
+    update.count += 1;
+    update.waits_for = lease_gap(largest);
+  }
   if (flats > 1) {
     return {update,
             {shard + gradient, 2, std::max({gradient, incoming, checkpoint})},
@@ -115,11 +126,6 @@ inline ByteCount host_memory(std::span<const swap::RuntimeUse> engines) {
 /// The least for what moves with which engines that share the memory make progress.
 inline ByteCount staging_least(std::span<const swap::RuntimeUse> engines) {
   return engines.size() == 1 ? engines.front().staging_least : host_staging(engines);
-}
-
-/// The host memory that a lease of a gathered flat may make unusable, beside its own bytes.
-inline ByteCount lease_gap(const StreamedSizes& largest) {
-  return std::max({largest.tile, largest.shard, largest.gradient, largest.incoming, largest.checkpoint});
 }
 
 /// Maximum number of tiles in memory: those prefetched, being updated, and being written. An update ends with as many

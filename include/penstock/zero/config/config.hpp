@@ -119,6 +119,9 @@ struct PenstockConfig {
   /// bf16.bf16_optimizer_states: the parameters, in 16 bits, are the masters.
   cpu_adam::StateFormat state_format = cpu_adam::StateFormat::fp32;
   UpdateSplit update_split = UpdateSplit::ratio;
+  /// A shard is updated as soon as its last gradient of a step is reduced, beside the rest of the backward; else after
+  /// the norm of all gradients is known. Without clipping and loss scale; Engine tells what a step then refuses.
+  bool optimizer_in_backward = false;
   NonFiniteGradients non_finite_gradients = NonFiniteGradients::skip;
   /// Of gradients; empty: native if the ranks' transport has one, else exact. A single rank has nothing to reduce.
   std::optional<Reduction> reduction;

@@ -183,6 +183,34 @@ const Case wrong[] = {
        c.penstock.endurance_cap = 1.5;
      },
      "penstock.endurance_cap: wanted a number from 0 to 1, got 1.5"},
+    {"UpdatesBeforeTheNormOfClipping",
+     [](Config& c) {
+       c.gradient_clipping = 0.5;
+       c.penstock.optimizer_in_backward = true;
+     },
+     "penstock.optimizer_in_backward: clipping needs the norm of all gradients before any "
+     "is used; "
+     "set gradient_clipping to 0, or leave the key out"},
+    {"UpdatesThatALossScaleMaySkip",
+     [](Config& c) {
+       c.gradient_clipping = 0;
+       c.dtype = c.grad_accum_dtype = DType::fp16;
+       c.penstock.state_format = cpu_adam::StateFormat::fp32;
+       c.penstock.optimizer_in_backward = true;
+     },
+     "penstock.optimizer_in_backward: the loss scale needs steps that can be skipped; use bf16 "
+     "or fp32, or "
+     "leave the key out"},
+    {"UpdatesThatACapMayRefuse",
+     [](Config& c) {
+       c.gradient_clipping = 0;
+       c.penstock.path_endurance = {1024_GiB, 1024_GiB};
+       c.penstock.endurance_cap = 0.5;
+       c.penstock.optimizer_in_backward = true;
+     },
+     "penstock.optimizer_in_backward: an update that has begun cannot be refused for endurance_cap; leave "
+     "out "
+     "one of them"},
     {"WarningThatIsNone", [](Config& c) { c.penstock.endurance_warning = nan; },
      "penstock.endurance_warning: wanted a number from 0 to 1, got nan"},
     {"ReportFileWithNul", [](Config& c) { c.penstock.report_file = std::string("a\0b", 3); },

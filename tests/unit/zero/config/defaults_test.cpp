@@ -30,11 +30,13 @@ auto members(const MonitorConfig& monitor) {
 }
 auto members(const PenstockConfig& penstock) {
   const auto& [host, nodes, device, device_states, tile, in_flight, unit, eviction, release, engine,
-               integrity, format, split, non_finite, reduction, weights, path_nodes, rank_nodes, limits,
-               endurance, warning, cap, reserve, report, timeline, durable, deadline, threads] = penstock;
+               integrity, format, split, in_backward, non_finite, reduction, weights, path_nodes, rank_nodes,
+               limits, endurance, warning, cap, reserve, report, timeline, durable, deadline, threads] =
+      penstock;
   return std::tie(host, nodes, device, device_states, tile, in_flight, unit, eviction, release, engine,
-                  integrity, format, split, non_finite, reduction, weights, path_nodes, rank_nodes, limits,
-                  endurance, warning, cap, reserve, report, timeline, durable, deadline, threads);
+                  integrity, format, split, in_backward, non_finite, reduction, weights, path_nodes,
+                  rank_nodes, limits, endurance, warning, cap, reserve, report, timeline, durable, deadline,
+                  threads);
 }
 
 void expect_equal(const Config& left, const Config& right) {

@@ -57,6 +57,16 @@ TEST(HostStaging, OfOneEngineIsThatOfItsWorstCase) {
   EXPECT_EQ(host_memory(std::span(&one, 1)), 24_MiB);
 }
 
+// An update holds shard and gradient, an accumulation the larger of what it adds: 4 + 8 + 8, and 4 gaps of a gradient.
+TEST(HostStaging, OfAnUpdateInTheBackwardHasRoomForBothAtATime) {
+  StreamedSizes largest{.tile = 3_MiB, .shard = 4_MiB, .gradient = 8_MiB, .incoming = 4_MiB};
+  largest.in_backward = true;
+  EXPECT_EQ(host_staging(largest), 20_MiB + 4 * 8_MiB);
+  for (const ByteCount waits_for : {3_MiB, 4_MiB, 8_MiB})
+    EXPECT_TRUE(fits_beside(host_staging(largest), {4_MiB, 8_MiB, 8_MiB}, waits_for));
+  EXPECT_FALSE(fits_beside(host_staging(largest) - granule * 4, {4_MiB, 8_MiB, 8_MiB}, 8_MiB));
+}
+
 TEST(HostStaging, OfTwoEnginesHasRoomForTheWorstPlacesOfAllLeasesAndNoMore) {
   const StreamedSizes largest{.tile = 3_MiB, .shard = 4_MiB, .gradient = 8_MiB, .incoming = 4_MiB};
   const std::array engines = {engine_of(largest), engine_of(largest)};

@@ -1,0 +1,239 @@
+// penstock.optimizer_in_backward: shards are updated while the backward of other units runs.
+#include "kit/cluster.hpp"
+#include "kit/fault_runs.hpp"
+
+#include <gtest/gtest.h>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::zero::test {
+namespace {
+
+using Point = RunOptions::ProgramPoint;
+
+RunOptions in_backward(std::uint32_t ranks, OffloadDevice tier) {
+  RunOptions options{.ranks = ranks, .model = deep_model()};
+  options.config.gradient_clipping = 0;
+  options.config.offload_param.device = options.config.offload_optimizer.device = tier;
+  options.config.penstock.optimizer_in_backward = true;
+  return options;
+}
+
+RunOptions after_it(RunOptions options) {
+  options.config.penstock.optimizer_in_backward = false;
+  return options;
+}
+
+void expect_same(const RunResult& result, const RunResult& expected) {
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_EQ(result.digest, expected.digest);
+  EXPECT_EQ(result.parameters, expected.parameters);
+  EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
+  ASSERT_EQ(result.outcomes.size(), expected.outcomes.size());
+  for (std::size_t i = 0; i < result.outcomes.size(); ++i)
+    EXPECT_EQ(result.outcomes[i].gradient_norm, expected.outcomes[i].gradient_norm);
+}
+
+TEST(OptimizerInBackward, GivesTheBitsOfOneAfterIt) {
+  for (const std::uint32_t ranks : {1u, 2u, 3u}) {
+    for (const auto tier : {OffloadDevice::cpu, OffloadDevice::nvme}) {
+      for (const auto memory : {tiers::DeviceMemory::host, tiers::DeviceMemory::separate}) {
+        for (const std::uint32_t micro_batches : {1u, 3u}) {
+          SCOPED_TRACE(std::to_string(ranks) + " ranks, tier " + std::to_string(int(tier)) + ", memory " +
+                       std::to_string(int(memory)) + ", " + std::to_string(micro_batches));
+          RunOptions options = in_backward(ranks, tier);
+          options.device_memory = memory;
+          options.micro_batches = micro_batches;
+          expect_same(train(options), train(after_it(options)));
+        }
+      }
+    }
+  }
+}
+
+constexpr RunFormat formats[] = {{cpu_adam::StateFormat::fp32},
+                                 {cpu_adam::StateFormat::fp32, DType::fp32},
+                                 {cpu_adam::StateFormat::split},
+                                 {cpu_adam::StateFormat::split_q8},
+                                 narrow_formats[0]};
+
+/// With little memory, in a simulated order.
+RunOptions simulated(std::uint64_t seed) {
+  RunOptions options = in_backward(1 + seed % 3, OffloadDevice::nvme);
+  options.micro_batches = 1 + seed % 2;
+  if (seed % 3 == 0) options.model = model_of_long_units();
+  if (seed % 4 < 2) options.device_memory = tiers::DeviceMemory::separate;
+  formats[seed % std::size(formats)].set(options.config);
+  if (options.device_memory == tiers::DeviceMemory::separate)
+    options.config.cpu_update_ratio = seed % 8 == 0 ? 0.5f : 1.0f;
+  options.config.penstock.host_budget = smallest_host_budget(options) + 150_KiB * (seed % 7);
+  options.seed = seed;
+  return options;
+}
+
+TEST(OptimizerInBackward, GivesTheSameBitsInEverySimulatedOrder) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const RunOptions options = simulated(seed);
+    RunOptions in_memory = after_it(options);
+    in_memory.config.offload_param.device = in_memory.config.offload_optimizer.device = OffloadDevice::cpu;
+    in_memory.config.penstock.host_budget = {};
+    expect_same(train(options), train(in_memory));
+  }
+}
+
+TEST(OptimizerInBackward, GivesTheSameBitsOnThreadsAndRealDisks) {
+  for (const std::uint32_t ranks : {1u, 3u}) {
+    RunOptions options = in_backward(ranks, OffloadDevice::nvme);
+    options.threads = 2;
+    options.steps = 8;
+    const RunResult expected = train(after_it(options));
+    expect_same(train(options), expected);
+    options.streams = {.copy_to_device = 1e9, .copy_to_host = 0.3e9, .compute = 0.5e9};
+    options.device_memory = tiers::DeviceMemory::separate;
+    expect_same(train(options), expected);
+  }
+}
+
+// Units that get no gradient are not updated, and a unit whose parameter another one shares waits for both.
+TEST(OptimizerInBackward, LeavesUnitsWithoutAGradient) {
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RunOptions options = simulated(seed);
+    options.model = deep_model();
+    options.units_without_gradient = [](std::uint32_t step) {
+      return step == 1 ? std::vector<std::uint32_t>{1, 2, 4} : std::vector<std::uint32_t>{3, 6};
+    };
+    expect_same(train(options), train(after_it(options)));
+  }
+}
+
+TEST(OptimizerInBackward, ContinuesToTheSameBitsAfterEachFault) {
+  for (const std::uint64_t seed : {5u, 6u, 16u}) expect_to_continue_after_faults(simulated(seed), 31);
+}
+
+/// What a call of the engine in the backward of unit 0, and before step(), returns.
+template <class Call>
+void expect_refused_until_step(const Call& call) {
+  for (const std::uint32_t ranks : {1u, 2u}) {
+    RunOptions options = in_backward(ranks, OffloadDevice::nvme);
+    options.seed = 3;
+    std::uint32_t refused = 0;
+    options.without_leases = [&](Engine& engine, const Point& point) -> Result<void> {
+      const bool last = point.micro_batch + 1 >= options.micro_batches;
+      if (!last || (point.place == Point::Place::backward && point.unit != 0)) return ok();
+      if (point.place == Point::Place::forward) return ok();
+      const Result<void> result = call(engine);
+      EXPECT_FALSE(result);
+      if (result) return ok();
+      EXPECT_EQ(result.error().code(), ErrorCode::failed_state) << result.error().message();
+      EXPECT_NE(result.error().message().find("optimizer_in_backward"), std::string::npos)
+          << result.error().message();
+      EXPECT_EQ(engine.status(), Engine::Status::ready);
+      ++refused;
+      return ok();
+    };
+    options.after_steps = [&](Engine& engine) { return call(engine); };
+    expect_same(train(options), train(after_it(in_backward(ranks, OffloadDevice::nvme))));
+    EXPECT_EQ(refused, 2 * ranks * options.steps);
+  }
+}
+
+TEST(OptimizerInBackward, HasNoStatesToReadUntilStep) {
+  expect_refused_until_step([](Engine& engine) {
+    return engine.read_states([](ParameterId, cpu_adam::StateKind, std::uint64_t, auto) { return ok(); });
+  });
+}
+
+TEST(OptimizerInBackward, HasNoDigestUntilStep) {
+  expect_refused_until_step([](Engine& engine) -> Result<void> {
+    PENSTOCK_TRY(engine.digest());
+    return ok();
+  });
+}
+
+TEST(OptimizerInBackward, TakesNoOtherGroupsUntilStep) {
+  expect_refused_until_step([](Engine& engine) { return engine.set_groups(engine.groups()); });
+}
+
+// From its last gradient on, a unit has neither its old parameters nor its new ones.
+TEST(OptimizerInBackward, RefusesAUnitWhoseLastGradientWasReduced) {
+  RunOptions options = in_backward(1, OffloadDevice::nvme);
+  tiers::Stream* stream = nullptr;
+  options.before_initialize = [&](Engine&, tiers::Stream& of_rank) { stream = &of_rank; };
+  std::uint32_t refused = 0;
+  options.without_leases = [&](Engine& engine, const Point& point) -> Result<void> {
+    if (point.place != Point::Place::backward || point.unit == 6 || point.unit == 7) return ok();
+    // Unit 7 shares a weight with unit 0.
+    for (std::uint32_t unit = point.unit + 1; unit < 7; ++unit) {
+      const auto lease = engine.acquire(unit, *stream);
+      EXPECT_EQ(lease.has_value(), point.micro_batch + 1 < options.micro_batches) << unit;
+      if (lease) continue;
+      EXPECT_EQ(lease.error().code(), ErrorCode::failed_state) << lease.error().message();
+      EXPECT_NE(lease.error().message().find("layer" + std::to_string(unit)), std::string::npos);
+      ++refused;
+    }
+    return ok();
+  };
+  const RunResult result = train(options);
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_EQ(refused, options.steps * (1 + 2 + 3 + 4 + 5 + 6));
+}
+
+TEST(OptimizerInBackward, EndsTheRunForAGradientThatIsNotFinite) {
+  for (const std::uint32_t ranks : {1u, 2u}) {
+    for (std::uint64_t seed = 0; seed < 6; ++seed) {
+      RunOptions options = in_backward(ranks, OffloadDevice::nvme);
+      options.seed = seed;
+      options.gradient_scale = [](std::uint32_t step, std::uint32_t rank) {
+        return step == 1 && rank == 0 ? std::numeric_limits<float>::infinity() : 1.0f;
+      };
+      const RunResult result = train(options);
+      ASSERT_TRUE(result.error);
+      EXPECT_TRUE(result.engine_failed);
+      EXPECT_EQ(result.error->code(), ErrorCode::non_finite) << result.error->message();
+      EXPECT_NE(result.error->message().find("optimizer_in_backward"), std::string::npos)
+          << result.error->message();
+      options.config.penstock.non_finite_gradients = NonFiniteGradients::as_deepspeed;
+      const RunResult with_it = train(options);
+      EXPECT_FALSE(with_it.error);
+      EXPECT_EQ(with_it.digest, train(after_it(options)).digest);
+    }
+  }
+}
+
+RunOptions abandoning(std::uint32_t ranks, std::uint32_t micro_batch) {
+  RunOptions options = in_backward(ranks, OffloadDevice::nvme);
+  options.seed = 11;
+  options.trainer_error = [=](const Point& at) -> std::optional<ErrorCode> {
+    const bool here = at.step == 1 && at.attempt == 0 && at.rank == 0 && at.micro_batch == micro_batch &&
+                      at.place == Point::Place::backward && at.unit == 3;
+    return here ? std::optional(ErrorCode::interrupted) : std::nullopt;
+  };
+  return options;
+}
+
+TEST(OptimizerInBackward, AbandonsAStepBeforeItsUpdateBegins) {
+  for (const std::uint32_t ranks : {1u, 2u}) {
+    const RunResult result = train(abandoning(ranks, 0));
+    expect_same(result, train(after_it(abandoning(ranks, 0))));
+    EXPECT_EQ(result.interruptions.size(), ranks);
+  }
+}
+
+TEST(OptimizerInBackward, EndsTheRunWhereAStepIsAbandonedAfterThat) {
+  for (const std::uint32_t ranks : {1u, 2u}) {
+    const RunResult result = train(abandoning(ranks, 1));
+    ASSERT_EQ(result.errors.size(), ranks);
+    for (const auto& error : result.errors) ASSERT_TRUE(error);
+    EXPECT_EQ(result.errors[0]->code(), ErrorCode::failed_state) << result.errors[0]->message();
+    EXPECT_NE(result.errors[0]->message().find("optimizer_in_backward"), std::string::npos);
+    EXPECT_TRUE(result.engine_failed);
+  }
+}
+
+}  // namespace
+}  // namespace penstock::zero::test
