@@ -51,7 +51,7 @@ Result<zero::Config> configuration(const Arguments& arguments, bool on_disk) {
     offload->device = zero::OffloadDevice::nvme;
     offload->nvme_paths = {arguments.path};
   }
-  config.penstock.optimizer_in_backward = arguments.in_backward;
+  config.penstock.update_in_backward = arguments.in_backward;
   config.penstock.host_budget = ByteCount(std::uint64_t{arguments.host_mib} << 20);
   config.penstock.io_deadline_seconds = static_cast<std::uint32_t>(std::max<std::int64_t>(
       1, std::chrono::duration_cast<std::chrono::seconds>(arguments.io_deadline).count()));
@@ -232,7 +232,7 @@ int main_body(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag(
       "--in-backward", arguments.in_backward,
-      "penstock.optimizer_in_backward, without clipping: then the disk can work beside the backward too");
+      "penstock.update_in_backward, without clipping: then the disk can work beside the backward too");
   app.add_option("--steps", arguments.steps, "timed steps of a turn")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));

@@ -152,7 +152,7 @@ void update_in_backward_at_random(RunOptions& options, std::uint64_t seed) {
   penstock::test::SeededRandom random(seed + 53'000);
   if (random.below(2) == 0) return;
   options.config.gradient_clipping = 0;
-  options.config.penstock.optimizer_in_backward = true;
+  options.config.penstock.update_in_backward = true;
 }
 
 RunResult train(const RunOptions& options) {

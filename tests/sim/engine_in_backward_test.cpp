@@ -1,4 +1,4 @@
-// penstock.optimizer_in_backward: shards are updated while the backward of other units runs.
+// penstock.update_in_backward: shards are updated while the backward of other units runs.
 #include "kit/cluster.hpp"
 #include "kit/fault_runs.hpp"
 
@@ -18,12 +18,12 @@ RunOptions in_backward(std::uint32_t ranks, OffloadDevice tier) {
   RunOptions options{.ranks = ranks, .model = deep_model()};
   options.config.gradient_clipping = 0;
   options.config.offload_param.device = options.config.offload_optimizer.device = tier;
-  options.config.penstock.optimizer_in_backward = true;
+  options.config.penstock.update_in_backward = true;
   return options;
 }
 
 RunOptions after_it(RunOptions options) {
-  options.config.penstock.optimizer_in_backward = false;
+  options.config.penstock.update_in_backward = false;
   return options;
 }
 
@@ -37,7 +37,7 @@ void expect_same(const RunResult& result, const RunResult& expected) {
     EXPECT_EQ(result.outcomes[i].gradient_norm, expected.outcomes[i].gradient_norm);
 }
 
-TEST(OptimizerInBackward, GivesTheBitsOfOneAfterIt) {
+TEST(UpdateInBackward, GivesTheBitsOfOneAfterIt) {
   for (const std::uint32_t ranks : {1u, 2u, 3u}) {
     for (const auto tier : {OffloadDevice::cpu, OffloadDevice::nvme}) {
       for (const auto memory : {tiers::DeviceMemory::host, tiers::DeviceMemory::separate}) {
@@ -74,7 +74,7 @@ RunOptions simulated(std::uint64_t seed) {
   return options;
 }
 
-TEST(OptimizerInBackward, GivesTheSameBitsInEverySimulatedOrder) {
+TEST(UpdateInBackward, GivesTheSameBitsInEverySimulatedOrder) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const RunOptions options = simulated(seed);
@@ -85,7 +85,7 @@ TEST(OptimizerInBackward, GivesTheSameBitsInEverySimulatedOrder) {
   }
 }
 
-TEST(OptimizerInBackward, GivesTheSameBitsOnThreadsAndRealDisks) {
+TEST(UpdateInBackward, GivesTheSameBitsOnThreadsAndRealDisks) {
   for (const std::uint32_t ranks : {1u, 3u}) {
     RunOptions options = in_backward(ranks, OffloadDevice::nvme);
     options.threads = 2;
@@ -99,7 +99,7 @@ TEST(OptimizerInBackward, GivesTheSameBitsOnThreadsAndRealDisks) {
 }
 
 // Units that get no gradient are not updated, and a unit whose parameter another one shares waits for both.
-TEST(OptimizerInBackward, LeavesUnitsWithoutAGradient) {
+TEST(UpdateInBackward, LeavesUnitsWithoutAGradient) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RunOptions options = simulated(seed);
@@ -111,7 +111,7 @@ TEST(OptimizerInBackward, LeavesUnitsWithoutAGradient) {
   }
 }
 
-TEST(OptimizerInBackward, ContinuesToTheSameBitsAfterEachFault) {
+TEST(UpdateInBackward, ContinuesToTheSameBitsAfterEachFault) {
   for (const std::uint64_t seed : {5u, 6u, 16u}) expect_to_continue_after_faults(simulated(seed), 31);
 }
 
@@ -130,7 +130,7 @@ void expect_refused_until_step(const Call& call) {
       EXPECT_FALSE(result);
       if (result) return ok();
       EXPECT_EQ(result.error().code(), ErrorCode::failed_state) << result.error().message();
-      EXPECT_NE(result.error().message().find("optimizer_in_backward"), std::string::npos)
+      EXPECT_NE(result.error().message().find("update_in_backward"), std::string::npos)
           << result.error().message();
       EXPECT_EQ(engine.status(), Engine::Status::ready);
       ++refused;
@@ -142,25 +142,25 @@ void expect_refused_until_step(const Call& call) {
   }
 }
 
-TEST(OptimizerInBackward, HasNoStatesToReadUntilStep) {
+TEST(UpdateInBackward, HasNoStatesToReadUntilStep) {
   expect_refused_until_step([](Engine& engine) {
     return engine.read_states([](ParameterId, cpu_adam::StateKind, std::uint64_t, auto) { return ok(); });
   });
 }
 
-TEST(OptimizerInBackward, HasNoDigestUntilStep) {
+TEST(UpdateInBackward, HasNoDigestUntilStep) {
   expect_refused_until_step([](Engine& engine) -> Result<void> {
     PENSTOCK_TRY(engine.digest());
     return ok();
   });
 }
 
-TEST(OptimizerInBackward, TakesNoOtherGroupsUntilStep) {
+TEST(UpdateInBackward, TakesNoOtherGroupsUntilStep) {
   expect_refused_until_step([](Engine& engine) { return engine.set_groups(engine.groups()); });
 }
 
 // From its last gradient on, a unit has neither its old parameters nor its new ones.
-TEST(OptimizerInBackward, RefusesAUnitWhoseLastGradientWasReduced) {
+TEST(UpdateInBackward, RefusesAUnitWhoseLastGradientWasReduced) {
   RunOptions options = in_backward(1, OffloadDevice::nvme);
   tiers::Stream* stream = nullptr;
   options.before_initialize = [&](Engine&, tiers::Stream& of_rank) { stream = &of_rank; };
@@ -183,7 +183,7 @@ TEST(OptimizerInBackward, RefusesAUnitWhoseLastGradientWasReduced) {
   EXPECT_EQ(refused, options.steps * (1 + 2 + 3 + 4 + 5 + 6));
 }
 
-TEST(OptimizerInBackward, EndsTheRunForAGradientThatIsNotFinite) {
+TEST(UpdateInBackward, EndsTheRunForAGradientThatIsNotFinite) {
   for (const std::uint32_t ranks : {1u, 2u}) {
     for (std::uint64_t seed = 0; seed < 6; ++seed) {
       RunOptions options = in_backward(ranks, OffloadDevice::nvme);
@@ -195,7 +195,7 @@ TEST(OptimizerInBackward, EndsTheRunForAGradientThatIsNotFinite) {
       ASSERT_TRUE(result.error);
       EXPECT_TRUE(result.engine_failed);
       EXPECT_EQ(result.error->code(), ErrorCode::non_finite) << result.error->message();
-      EXPECT_NE(result.error->message().find("optimizer_in_backward"), std::string::npos)
+      EXPECT_NE(result.error->message().find("update_in_backward"), std::string::npos)
           << result.error->message();
       options.config.penstock.non_finite_gradients = NonFiniteGradients::as_deepspeed;
       const RunResult with_it = train(options);
@@ -216,7 +216,7 @@ RunOptions abandoning(std::uint32_t ranks, std::uint32_t micro_batch) {
   return options;
 }
 
-TEST(OptimizerInBackward, AbandonsAStepBeforeItsUpdateBegins) {
+TEST(UpdateInBackward, AbandonsAStepBeforeItsUpdateBegins) {
   for (const std::uint32_t ranks : {1u, 2u}) {
     const RunResult result = train(abandoning(ranks, 0));
     expect_same(result, train(after_it(abandoning(ranks, 0))));
@@ -224,13 +224,13 @@ TEST(OptimizerInBackward, AbandonsAStepBeforeItsUpdateBegins) {
   }
 }
 
-TEST(OptimizerInBackward, EndsTheRunWhereAStepIsAbandonedAfterThat) {
+TEST(UpdateInBackward, EndsTheRunWhereAStepIsAbandonedAfterThat) {
   for (const std::uint32_t ranks : {1u, 2u}) {
     const RunResult result = train(abandoning(ranks, 1));
     ASSERT_EQ(result.errors.size(), ranks);
     for (const auto& error : result.errors) ASSERT_TRUE(error);
     EXPECT_EQ(result.errors[0]->code(), ErrorCode::failed_state) << result.errors[0]->message();
-    EXPECT_NE(result.errors[0]->message().find("optimizer_in_backward"), std::string::npos);
+    EXPECT_NE(result.errors[0]->message().find("update_in_backward"), std::string::npos);
     EXPECT_TRUE(result.engine_failed);
   }
 }

@@ -136,7 +136,7 @@ TEST(EnginePark, ComesBackWithTheSameBitsFromAnyPlaceOfAStep) {
 TEST(EnginePark, ComesBackWhereStepsAreAbandoned) {
   for (std::uint64_t seed = 200; seed < 230; ++seed) {
     RunOptions options = random_run(seed);
-    options.config.penstock.optimizer_in_backward = false;  // nor abandoned
+    options.config.penstock.update_in_backward = false;  // nor abandoned
     options.trainer_error = abandons_anywhere(seed);
     expect_same_bits(options, seed);
   }

@@ -168,7 +168,7 @@ TEST(Overlap, HidesAnUpdateInTheBackwardBesideBothPhases) {
     TimedRank::Options options = with_states_on_slow_disk(per_unit);
     const double arithmetic = units + units, disk = per_unit * units;
     EXPECT_GE(measure_period(options).step, units + 0.95 * std::max<double>(units, disk));
-    options.config.penstock.optimizer_in_backward = true;
+    options.config.penstock.update_in_backward = true;
     EXPECT_LE(measure_period(options).step, std::max(arithmetic, disk) + 5);
   }
 }
@@ -176,7 +176,7 @@ TEST(Overlap, HidesAnUpdateInTheBackwardBesideBothPhases) {
 TEST(Overlap, TakesAsLongAsASlowDiskForAnUpdateInTheBackward) {
   for (const double per_unit : {3.0, 4.0, 8.0}) {
     TimedRank::Options options = with_states_on_slow_disk(per_unit);
-    options.config.penstock.optimizer_in_backward = true;
+    options.config.penstock.update_in_backward = true;
     EXPECT_LE(measure_period(options).step, 1.10 * per_unit * units) << per_unit;
   }
 }

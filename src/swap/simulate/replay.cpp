@@ -97,6 +97,7 @@ Replay::Replay(const AccessTrace& trace, const ReplayOptions& options)
     : trace_(trace),
       costs_(options.costs),
       dropped_ahead_(options.dropped_ahead),
+      update_in_backward_(options.update_in_backward),
       budget_(tiers::Tier::host, options.host_budget, ledger_, alignment, options.ranges),
       extents_(rooms_for(trace, costs_), alignment),
       residency_(store_, budget_, extents_, ledger_, *this,
@@ -171,14 +172,30 @@ void Replay::divide_uses(bool update_beside) {
       if (tensor.on_disk && !tensor.retain) thread->dropped.push_back(i);
     }
   }
-  update_.next = update_.uses.size();
-  updated_before_.resize(trace_.tensors.size());
-  std::size_t end = update_.uses.size();
-  for (std::size_t i = update_.uses.size(); i-- > 0;) {
-    std::size_t& before = updated_before_[trace_.uses[update_.uses[i]].tensor];
-    before = std::max(before, end);
-    if (begins_flat(i)) end = i;
+  trainer_.end = trainer_.uses.size();
+  flat_of_.resize(trace_.tensors.size());
+  divide_update();
+}
+
+void Replay::divide_update() {
+  for (std::size_t i = 0; i < update_.uses.size(); ++i) {
+    if (flats_.empty() || begins_flat(i)) flats_.push_back({.begin = i, .end = i});
+    flats_.back().end = i + 1;
+    flat_of_[trace_.uses[update_.uses[i]].tensor] = static_cast<std::uint32_t>(flats_.size() - 1);
   }
+  if (!update_in_backward_) return;
+  // The last use counts, and that of a gradient before that of a shard.
+  for (const auto purpose : {tiers::Purpose::parameter_shard, tiers::Purpose::gradient_shard}) {
+    for (std::size_t i = 0; i < trainer_.uses.size(); ++i) {
+      const std::uint32_t tensor = trace_.uses[trainer_.uses[i]].tensor;
+      if (flat_of_[tensor] && trace_.tensors[tensor].purpose == purpose)
+        flats_[*flat_of_[tensor]].added_at = i + 1;
+    }
+  }
+  for (std::uint32_t flat = 0; flat < flats_.size(); ++flat)
+    if (flats_[flat].added_at > 0) added_after_.push_back(flat);
+  std::stable_sort(added_after_.begin(), added_after_.end(),
+                   [this](auto a, auto b) { return flats_[a].added_at < flats_[b].added_at; });
 }
 
 /// Whether the update's use is the first one of a flat: its gradient, or its shard if that gradient is elsewhere.
@@ -196,10 +213,13 @@ Result<ReplayedRound> Replay::round() {
   const double began = disks_.now();
   const auto used_before = disks_.uses();
   round_ = {};
-  trainer_.next = 0;
+  trainer_.next = next_added_ = 0;
   has_gradient_ = false;
-  while (!trainer_.is_done() || !update_.is_done()) PENSTOCK_TRY(go_on());
-  update_.next = 0;
+  while (!trainer_.is_done() || of_last_round_ > 0) PENSTOCK_TRY(go_on());
+  for (Flat& flat : flats_) {
+    if (flat.added_at == 0) add_flat(flat, /*of_last_round=*/true);
+    if (flat.waits && !std::exchange(flat.of_last_round, true)) ++of_last_round_;
+  }
   residency_.end_round();
   residency_.advance();
   if (!costs_) finish_transfers();
@@ -239,9 +259,10 @@ Result<bool> Replay::begin_use(Thread& thread) {
   if (!thread.request) {
     if (&thread == &trainer_ && waits_for_update({number, access})) return false;
     thread.request = residency_.request(tensor, access, Use::unrecorded);
-    ask_ahead(thread, thread.next + 1);
+    ask_ahead(thread);
     const bool is_gradient = trace_.tensors[number].purpose == tiers::Purpose::gradient_shard;
-    if (&thread == &trainer_ && is_gradient && !std::exchange(has_gradient_, true)) ask_ahead(update_, 0);
+    if (&thread == &trainer_ && is_gradient && !std::exchange(has_gradient_, true))
+      ask_for_flats(dropped_ahead_);
     residency_.advance();
   }
   const auto outcome = residency_.take(*thread.request);
@@ -260,10 +281,31 @@ Result<bool> Replay::begin_use(Thread& thread) {
   return true;
 }
 
-void Replay::ask_ahead(const Thread& thread, std::size_t from) {
+std::uint32_t Replay::ask_ahead(const Thread& thread, std::size_t from, std::size_t end,
+                                std::uint32_t count) {
   auto next = std::lower_bound(thread.dropped.begin(), thread.dropped.end(), from);
-  for (std::uint32_t i = 0; i < dropped_ahead_ && next != thread.dropped.end(); ++i, ++next)
+  for (; count > 0 && next != thread.dropped.end() && *next < end; --count, ++next)
     residency_.prefetch(tensors_[trace_.uses[thread.uses[*next]].tensor]);
+  return count;
+}
+
+void Replay::ask_ahead(const Thread& thread) {
+  const std::uint32_t left = ask_ahead(thread, thread.next + 1, thread.end, dropped_ahead_);
+  if (&thread == &update_) ask_for_flats(left);
+}
+
+/// For those that wait, then those that are added next, as far as that is known.
+void Replay::ask_for_flats(std::uint32_t count) {
+  const auto ask = [&](const Flat& flat) { count = ask_ahead(update_, flat.begin, flat.end, count); };
+  std::uint32_t seen = 0;
+  for (std::uint32_t flat = first_waiting_; count > 0 && seen < waiting_; ++flat) {
+    if (!flats_[flat].waits) continue;
+    ++seen;
+    if (update_.is_done() || flat != updating_) ask(flats_[flat]);
+  }
+  if (of_last_round_ > 0) return;
+  for (std::size_t i = next_added_; count > 0 && i < added_after_.size(); ++i) ask(flats_[added_after_[i]]);
+  for (std::size_t i = 0; count > 0 && !update_in_backward_ && i < flats_.size(); ++i) ask(flats_[i]);
 }
 
 double Replay::seconds_of(const AccessTrace::Tensor& tensor) const {
@@ -272,9 +314,34 @@ double Replay::seconds_of(const AccessTrace::Tensor& tensor) const {
 }
 
 bool Replay::waits_for_update(const AccessTrace::Use& use) const {
-  if (update_.is_done()) return false;
-  return trace_.tensors[use.tensor].purpose == tiers::Purpose::gradient_shard ||
-         update_.next < updated_before_[use.tensor];
+  if (trace_.tensors[use.tensor].purpose == tiers::Purpose::gradient_shard) return of_last_round_ > 0;
+  return flat_of_[use.tensor] && flats_[*flat_of_[use.tensor]].waits;
+}
+
+void Replay::add_flat(Flat& flat, bool of_last_round) {
+  flat.waits = true;
+  flat.of_last_round = of_last_round;
+  ++waiting_;
+  if (of_last_round) ++of_last_round_;
+  first_waiting_ = std::min(first_waiting_, static_cast<std::uint32_t>(&flat - flats_.data()));
+  if (update_.is_done()) begin_flat();
+}
+
+void Replay::begin_flat() {
+  if (waiting_ == 0) return;
+  while (!flats_[first_waiting_].waits) ++first_waiting_;
+  updating_ = first_waiting_;
+  update_.next = flats_[updating_].begin;
+  update_.end = flats_[updating_].end;
+}
+
+void Replay::end_flat() {
+  for (const AccessTrace::Use& held : std::exchange(update_.held, {})) release(held);
+  Flat& flat = flats_[updating_];
+  flat.waits = false;
+  --waiting_;
+  if (std::exchange(flat.of_last_round, false)) --of_last_round_;
+  begin_flat();
 }
 
 void Replay::end_use(Thread& thread) {
@@ -287,8 +354,14 @@ void Replay::end_use(Thread& thread) {
   } else {
     thread.held.push_back(use);
   }
-  if (&thread == &update_ && (thread.is_done() || begins_flat(thread.next))) {
-    for (const AccessTrace::Use& held : std::exchange(thread.held, {})) release(held);
+  if (&thread == &update_) {
+    if (thread.is_done()) end_flat();
+  } else {
+    for (; next_added_ < added_after_.size(); ++next_added_) {
+      Flat& flat = flats_[added_after_[next_added_]];
+      if (flat.added_at > thread.next) break;
+      add_flat(flat, /*of_last_round=*/false);
+    }
   }
   if (!costs_) finish_transfers();
 }

@@ -44,6 +44,9 @@ struct ReplayOptions {
   /// As in an engine, the update of a round (is_update()) runs beside the next round's uses: reads of a shard wait
   /// until it is updated, and writes of gradients until all of them are.
   bool update_beside = false;
+  /// With `update_beside`: the update of a flat begins at its last gradient of a round, or its last shard if that
+  /// gradient is elsewhere, beside the rest of the round; of those that wait, the first in the trace is the next.
+  bool update_in_backward = false;
   /// At each use its thread asks for so many of its next tensors that are dropped after their use, as an engine does
   /// for tiles; with `update_beside`, at its first gradient also for those of the update.
   std::uint32_t dropped_ahead = 0;
@@ -95,14 +98,22 @@ class Replay : private HostResidency::Effects {
   struct Thread {
     std::vector<std::uint32_t> uses;  // their numbers in the trace
     std::vector<std::size_t> dropped =
-        {};                // of `uses`, those of tensors on disk that are dropped after their use
-    std::size_t next = 0;  // of `uses`
-    std::optional<RequestId> request = {};  // for it
+        {};                         // of `uses`, those of tensors on disk that are dropped after their use
+    std::size_t next = 0, end = 0;  // of `uses`: the next one, and where those end that it makes now
+    std::optional<RequestId> request = {};  // for the next one
     bool computes = false;                  // holds it
     double left = 0;                        // seconds, if no other computes
     std::vector<AccessTrace::Use> held = {};
 
-    [[nodiscard]] bool is_done() const { return next == uses.size(); }
+    [[nodiscard]] bool is_done() const { return next == end; }
+  };
+  /// What an update does for a flat.
+  struct Flat {
+    std::size_t begin, end;  // of the update's uses
+    std::size_t added_at =
+        0;               // the trainer's uses that end before the flat waits for its update; 0: a whole round
+    bool waits = false;  // for its update, or is being updated
+    bool of_last_round = false;  // whether that is of the round before
   };
 
   Replay(const AccessTrace& trace, const ReplayOptions& options);
@@ -111,9 +122,18 @@ class Replay : private HostResidency::Effects {
   Result<void> put_on_disk(tiers::TensorId tensor);
   Result<void> fill_memory();
   void divide_uses(bool update_beside);
+  void divide_update();
+  /// The flat is to be updated, of this round or of the one before.
+  void add_flat(Flat& flat, bool of_last_round);
+  void begin_flat();
+  void end_flat();
   Result<void> go_on();
   Result<bool> begin_use(Thread& thread);
-  void ask_ahead(const Thread& thread, std::size_t from);
+  /// Of the thread's tensors that are dropped after their use, prefetches those of its uses [from, end), at most
+  /// `count`, and returns how many are left of that.
+  std::uint32_t ask_ahead(const Thread& thread, std::size_t from, std::size_t end, std::uint32_t count);
+  void ask_ahead(const Thread& thread);
+  void ask_for_flats(std::uint32_t count);
   void end_use(Thread& thread);
   void release(const AccessTrace::Use& use);
   void pass_time();
@@ -132,6 +152,7 @@ class Replay : private HostResidency::Effects {
   const AccessTrace& trace_;
   const std::optional<ReplayCosts> costs_;
   const std::uint32_t dropped_ahead_;
+  const bool update_in_backward_;
   tiers::Ledger ledger_;
   tiers::MemoryBudget budget_;
   tiers::TensorStore store_;
@@ -141,9 +162,14 @@ class Replay : private HostResidency::Effects {
   SimulatedDisks disks_;
   Thread trainer_, update_;
   bool has_gradient_ = false;  // in this round
-  /// By tensor of the trace: the number of the update's use with which its flat ends; 0: it is not in an update.
-  std::vector<std::size_t> updated_before_;
-  ReplayedRound round_;  // the current one
+  std::vector<Flat> flats_;
+  std::vector<std::optional<std::uint32_t>> flat_of_;  // by tensor of the trace
+  std::vector<std::uint32_t> added_after_;             // flats, in the order of `added_at`
+  std::size_t next_added_ = 0;                         // of these
+  std::uint32_t updating_ = 0;                         // the flat, unless update_ is done
+  std::uint32_t first_waiting_ = 0;                    // none before it waits
+  std::uint32_t waiting_ = 0, of_last_round_ = 0;  // how many flats wait, and how many of the round before
+  ReplayedRound round_;                            // the current one
 };
 
 }  // namespace penstock::swap

@@ -299,9 +299,9 @@ void check_non_finite_gradients(const Config& config, Violations& violations) {
 }
 
 /// What is known only at the end of a backward decides about an update, but for one that begins before.
-void check_optimizer_in_backward(const Config& config, Violations& violations) {
-  constexpr std::string_view key = "penstock.optimizer_in_backward";
-  if (!config.penstock.optimizer_in_backward) return;
+void check_update_in_backward(const Config& config, Violations& violations) {
+  constexpr std::string_view key = "penstock.update_in_backward";
+  if (!config.penstock.update_in_backward) return;
   if (config.gradient_clipping > 0) {
     violations.push_back(
         {{key, "gradient_clipping"},
@@ -337,7 +337,7 @@ std::vector<Violation> check(const Config& config) {
   check_budgets(config.penstock, violations);
   check_update(config, violations);
   check_non_finite_gradients(config, violations);
-  check_optimizer_in_backward(config, violations);
+  check_update_in_backward(config, violations);
   return violations;
 }
 

@@ -267,7 +267,7 @@ constexpr Key keys[] = {
      .choices = "ratio|automatic",
      .field = own<&PenstockConfig::update_split>,
      .read_by = plan},
-    {.path = "penstock.optimizer_in_backward",
+    {.path = "penstock.update_in_backward",
      .kind = flag,
      .help =
          "update a shard as soon as its last gradient of a step is reduced, beside the backward of the units "
@@ -277,7 +277,7 @@ constexpr Key keys[] = {
          "cannot "
          "be abandoned",
      .bytes = "host, with anything on nvme: the most that accumulates gradients beside an update",
-     .field = own<&PenstockConfig::optimizer_in_backward>,
+     .field = own<&PenstockConfig::update_in_backward>,
      .read_by = plan},
     {.path = "penstock.non_finite_gradients",
      .kind = text,

@@ -39,20 +39,20 @@ Result<void> EngineState::between_steps(const char* operation) const {
 Result<void> EngineState::check_not_updating(const char* operation) const {
   if (!update_.has_begun()) return ok();
   return Error(ErrorCode::failed_state, operation)
-      .reason("penstock.optimizer_in_backward has begun to update parameters in this step")
+      .reason("penstock.update_in_backward has begun to update parameters in this step")
       .advice(
           "call step() first; a step that cannot be completed is continued from the last commit or "
           "checkpoint");
 }
 
-/// With penstock.optimizer_in_backward a unit has no defined parameters from its last gradient to step().
+/// With penstock.update_in_backward a unit has no defined parameters from its last gradient to step().
 Result<void> EngineState::check_before_update(const char* operation, std::uint32_t unit) const {
   if (!updates_in_backward()) return ok();
   for (const std::uint32_t flat : context_.shards.trained_by(unit)) {
     if (!gradients_.is_complete(flat)) continue;
     return Error(ErrorCode::failed_state, operation)
         .reason(
-            "its last gradient of this step was reduced, after which penstock.optimizer_in_backward updates "
+            "its last gradient of this step was reduced, after which penstock.update_in_backward updates "
             "it")
         .object(options_.model.units[unit].name)
         .advice("use the unit before reduce(), or after step()");

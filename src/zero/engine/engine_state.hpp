@@ -185,8 +185,8 @@ class EngineState : private FlatResidency::Effects {
   Result<void> visit_states(std::span<const cpu_adam::StateKind> kinds, const StateSink& sink);
   Result<void> add_sums_of_peers(ParameterDigest& digest);
 
-  // penstock.optimizer_in_backward
-  [[nodiscard]] bool updates_in_backward() const { return options_.config.penstock.optimizer_in_backward; }
+  // penstock.update_in_backward
+  [[nodiscard]] bool updates_in_backward() const { return options_.config.penstock.update_in_backward; }
   Result<void> update_reduced();
   [[nodiscard]] bool is_used_in_place(std::uint32_t flat) const;
   Result<void> finish_last_update();

@@ -13,7 +13,7 @@ namespace {
 /// Where the update does not wait for the norm of all gradients, no step can be skipped.
 Error refuse_gradient(const std::string& reason, const std::string& of) {
   return Error(ErrorCode::non_finite, "Engine::step")
-      .reason("the step cannot be skipped, because penstock.optimizer_in_backward may have updated a part: " +
+      .reason("the step cannot be skipped, because penstock.update_in_backward may have updated a part: " +
               reason)
       .object(of)
       .advice(
@@ -88,7 +88,7 @@ Result<StepOutcome> OptimizerStep::finish(std::uint32_t micro_batches,
                       .learning_rate = now.rate,
                       .loss_scale = loss_scale,
                       .step = context_.completed_steps + 1};
-  const bool in_backward = context_.config.penstock.optimizer_in_backward;
+  const bool in_backward = context_.config.penstock.update_in_backward;
   if (in_backward && !outcome.skip_reason.empty())
     return context_.fail(refuse_gradient(outcome.skip_reason, "the gradients of all ranks")).error();
   if (outcome.skip_reason.empty() && wear_.refuses != WearLimit::Refuses::this_step) {
@@ -139,7 +139,7 @@ Result<GradientNorm> OptimizerStep::compute_global_norm(const StepSettings& sett
 void OptimizerStep::begin_update(double clip_factor, const LearningRate& now) {
   OffloadedOptimizer::Step step{.number = context_.completed_steps + 1,
                                 .gradient_factor = gradient_factor(divisor(), clip_factor)};
-  if (context_.config.penstock.optimizer_in_backward && context_.config.skips_non_finite_gradients())
+  if (context_.config.penstock.update_in_backward && context_.config.skips_non_finite_gradients())
     step.check_gradient = [this, by = divisor()](const FlatState& flat) { return check_gradient(by, flat); };
   const OptimizerConfig& optimizer = context_.config.optimizer;
   for (const OptimizerGroup& group : groups_) {

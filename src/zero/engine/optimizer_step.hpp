@@ -16,7 +16,7 @@
 namespace penstock::zero {
 
 /// The end of a step: computes the global norm of the gradients, clips or skips, and starts the update. With
-/// penstock.optimizer_in_backward the update begins before it, as nothing of it depends on the norm.
+/// penstock.update_in_backward the update begins before it, as nothing of it depends on the norm.
 ///
 /// Used by the trainer's thread.
 class OptimizerStep {

@@ -96,6 +96,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
   Result<HopState> poll() override {
     bool advanced = true;
     while (advanced) {
+      sweep_.take_given();
       advanced = poll_lanes();
       if (failure_) return stop();
       const auto further = advance();
@@ -106,7 +107,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
         advanced = advanced || *further;
       }
     }
-    return sweep_.not_updated_ == 0 ? HopState::done : HopState::pending;
+    return sweep_.end_if_complete() ? HopState::done : HopState::pending;
   }
 
  private:
@@ -157,6 +158,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
       if (!lane->idle()) return HopState::pending;
     }
     if (leases_in_use_) abandon_leases();
+    sweep_.end_with_error();
     return *failure_;
   }
 
@@ -419,22 +421,35 @@ void UpdateSweep::begin(OffloadedOptimizer::Step step) {
 }
 
 void UpdateSweep::add(std::span<const std::uint32_t> flats) {
-  bool runs = false;
-  context_.internals.wait_ignoring_stores([&] {
-    for (const std::uint32_t f : flats) {
-      FlatState& flat = context_.flats[f];
-      if (flat.layout->frozen || added_[f]) continue;
-      added_[f] = true;
-      flat.updated = false;
-      flat.grad.is_of_update = true;
-      ++not_updated_;
-      first_waiting_ = std::min<std::size_t>(first_waiting_, f);
-    }
-    // One that an error has stopped is started by resume().
-    runs = !context_.update.done || context_.update.error || context_.update_stopped;
-    return true;
-  });
-  if (!runs) start();
+  bool starts = false;
+  {
+    const std::lock_guard lock(mutex_);
+    given_.insert(given_.end(), flats.begin(), flats.end());
+    starts = !std::exchange(runs_, true);
+  }
+  for (const std::uint32_t flat : flats) context_.flats[flat].grad.is_of_update = true;
+  if (starts) return start();
+  context_.wake();
+}
+
+void UpdateSweep::take_given() {
+  const std::lock_guard lock(mutex_);
+  for (const std::uint32_t f : given_) {
+    FlatState& flat = context_.flats[f];
+    if (flat.layout->frozen || added_[f]) continue;
+    added_[f] = true;
+    flat.updated = false;
+    ++not_updated_;
+    first_waiting_ = std::min<std::size_t>(first_waiting_, f);
+  }
+  given_.clear();
+}
+
+bool UpdateSweep::end_if_complete() {
+  const std::lock_guard lock(mutex_);
+  if (not_updated_ > 0 || !given_.empty()) return false;
+  runs_ = false;
+  return true;
 }
 
 void UpdateSweep::add_others() {
@@ -485,7 +500,7 @@ void UpdateSweep::read_ahead() {
     if (updates[flat]) order.push_back(flat);
   if (order.empty()) return;
   // Within the backward, the flats whose gradients are there first.
-  if (context_.config.penstock.optimizer_in_backward) std::reverse(order.begin(), order.end());
+  if (context_.config.penstock.update_in_backward) std::reverse(order.begin(), order.end());
   const auto after = [&](std::size_t distance) {
     return distance + 1 < order.size() ? order[distance + 1] : updates.size();
   };
@@ -493,9 +508,18 @@ void UpdateSweep::read_ahead() {
   prefetch({FlatTiles(context_.flats[order.front()], plan_.split)}, after, updates, plan_.host_tiles());
 }
 
+void UpdateSweep::end_with_error() {
+  const std::lock_guard lock(mutex_);
+  runs_ = false;
+}
+
 void UpdateSweep::resume() {
   if (!context_.update_stopped) return;
   context_.update_stopped = false;
+  {
+    const std::lock_guard lock(mutex_);
+    runs_ = true;
+  }
   start();
 }
 
@@ -505,6 +529,16 @@ void UpdateSweep::stop() {
 }
 
 void UpdateSweep::start() {
+  // The last move has ended, or reports its end now.
+  bool has_failed = false;
+  context_.internals.wait_ignoring_stores([&] {
+    has_failed = context_.update.error || context_.update_stopped;
+    return context_.update.done;
+  });
+  if (has_failed) {  // resume() starts the next one; until then gathers must wait for what was given
+    take_given();
+    return end_with_error();
+  }
   context_.update = MoveProgress::begun();
   swap::Move move;
   move.then(std::make_unique<SweepHop>(*this));

@@ -12,6 +12,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -71,6 +72,11 @@ class UpdateSweep {
   class FlatTiles;
 
   void start();
+  /// Of the mover, or while no move runs: what add() has given waits for its update.
+  void take_given();
+  /// Of the mover: whether nothing is left to be done, so that the move ends. add() then starts another one.
+  [[nodiscard]] bool end_if_complete();
+  void end_with_error();
   /// By flat: whether it has a gradient in the step in progress.
   [[nodiscard]] std::vector<bool> flats_to_update() const;
   /// Whether the tile is to be read from disk before its update, as far as is known now: one at home may be, while the
@@ -93,7 +99,10 @@ class UpdateSweep {
   TimePoint began_{0};
   Updated updated_, last_;
   bool begun_ = false, has_read_ahead_ = false;
-  // Set with the runtime's lock held while the move runs.
+  std::mutex mutex_;
+  std::vector<std::uint32_t> given_;  // with mutex_: flats for the mover
+  bool runs_ = false;                 // with mutex_: a move runs that will take them
+  // Of the mover while a move runs.
   std::vector<bool> added_;        // by flat, in this step
   std::size_t not_updated_ = 0;    // flats that were added and are not updated
   std::size_t first_waiting_ = 0;  // no flat before it waits for its update

@@ -20,7 +20,7 @@ HostNeed host_need_with(const MemoryPlan& plan, const Config& config, const Rank
                         ByteCount leases) {
   const bool states_may_be = config.offload_optimizer.device == OffloadDevice::nvme && plan.tiles > 0;
   HostNeed need{.may_spill = plan.shards_on_disk || states_may_be};
-  need.streamed.in_backward = config.penstock.optimizer_in_backward;
+  need.streamed.in_backward = config.penstock.update_in_backward;
   if (!plan.shares_memory && !plan.gradients_on_device) need.streamed.incoming = rank.largest_trained_shard;
   if (need.may_spill) need.streamed.gradient = rank.largest_gradient;
   if (plan.shards_on_disk) {

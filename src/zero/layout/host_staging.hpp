@@ -19,7 +19,7 @@ struct StreamedSizes {
   ByteCount checkpoint = {};
   ByteCount
       leases;  ///< of all shards that are leased as gathered flats: each with its lease_gap(); not the largest
-  bool in_backward = false;  ///< gradients are accumulated during an update: penstock.optimizer_in_backward
+  bool in_backward = false;  ///< gradients are accumulated during an update: penstock.update_in_backward
 };
 
 /// The host memory that a lease of a gathered flat may make unusable, beside its own bytes.

@@ -127,7 +127,7 @@ void predict_traffic(MemoryPlan& plan, const Config& config, const RankBytes& ra
   plan.tile_rereads_max =
       std::min(plan.tile_reads, rank.largest_tile * (plan.tiles_ahead + plan.update.host_tiles()));
   // Gradients that come during the update may evict what it has read ahead.
-  if (config.penstock.optimizer_in_backward) plan.tile_rereads_max = plan.tile_reads;
+  if (config.penstock.update_in_backward) plan.tile_rereads_max = plan.tile_reads;
   const ByteCount streamed = plan.disk_shards - plan.home_shards;
   plan.shard_writes = streamed - (plan.disk_frozen_shards - plan.home_frozen_shards);
   // For the forward and for the backward. Where host memory has no room for the gradients, their leases divide it so

@@ -21,7 +21,7 @@ std::uint64_t plan_fingerprint(const Config& config, const ModelLayout& model, s
                                       config.penstock.tiles_in_flight,
                                       static_cast<std::uint64_t>(config.penstock.update_split),
                                       std::bit_cast<std::uint32_t>(config.cpu_update_ratio),
-                                      config.penstock.optimizer_in_backward,
+                                      config.penstock.update_in_backward,
                                       config.penstock.host_budget.value(),
                                       config.penstock.node_budgets.size(),
                                       config.penstock.device_budget.value(),

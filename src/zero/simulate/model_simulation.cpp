@@ -166,6 +166,13 @@ std::vector<Alternative> alternatives(const Config& config, const Machine& node,
   }
   if (node.device.link > 0)
     all.push_back({"links twice as fast", [](Config&, Machine& machine) { machine.device.link *= 2; }});
+  if (config.dtype != DType::fp16 && !config.penstock.update_in_backward && !config.penstock.endurance_cap) {
+    all.push_back({std::string("update_in_backward") + (config.gradient_clipping > 0 ? ", no clipping" : ""),
+                   [](Config& changed, Machine&) {
+                     changed.gradient_clipping = 0;
+                     changed.penstock.update_in_backward = true;
+                   }});
+  }
   if (config.dtype == DType::fp32) return all;
   using enum cpu_adam::StateFormat;
   for (const cpu_adam::StateFormat format : {split, split_bf16, split_q8}) {

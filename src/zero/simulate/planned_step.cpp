@@ -22,6 +22,7 @@ Result<PlannedStep> plan_step(const Config& config, const ModelLayout& model, co
                   .reuse_distance_max = runtime.reuse_distance_max,
                   .lookahead = runtime.lookahead,
                   .update_beside = true,
+                  .update_in_backward = config.penstock.update_in_backward,
                   .dropped_ahead = plan.tiles_ahead};
   step.update = plan.update;
   step.kept_states = plan.device_tiles;

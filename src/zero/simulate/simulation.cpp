@@ -59,6 +59,7 @@ Result<Simulation> simulate_steps(const swap::AccessTrace& trace, const Machine&
                                                    .lookahead = options.lookahead,
                                                    .costs = machine.costs,
                                                    .update_beside = options.update_beside,
+                                                   .update_in_backward = options.update_in_backward,
                                                    .dropped_ahead = options.dropped_ahead}));
   Simulation simulation;
   PENSTOCK_TRY_ASSIGN(simulation.first, replayed->round());

@@ -14,6 +14,7 @@ struct SimulationOptions {
   ByteCount reuse_distance_max;  ///< for Eviction::reuse_distance
   ByteCount lookahead;           ///< as in swap::RuntimeOptions
   bool update_beside = false;    ///< these as in swap::ReplayOptions
+  bool update_in_backward = false;
   std::uint32_t dropped_ahead = 0;
   /// > 0. 1: only the first step. Otherwise so many at least, and then until one moves the bytes of the one before it,
   /// to half a percent, or there are steps_max: the last one stands for all that follow.

@@ -121,7 +121,7 @@ struct PenstockConfig {
   UpdateSplit update_split = UpdateSplit::ratio;
   /// A shard is updated as soon as its last gradient of a step is reduced, beside the rest of the backward; else after
   /// the norm of all gradients is known. Without clipping and loss scale; Engine tells what a step then refuses.
-  bool optimizer_in_backward = false;
+  bool update_in_backward = false;
   NonFiniteGradients non_finite_gradients = NonFiniteGradients::skip;
   /// Of gradients; empty: native if the ranks' transport has one, else exact. A single rank has nothing to reduce.
   std::optional<Reduction> reduction;

@@ -77,7 +77,7 @@ struct StepTimes {
 /// of them. Each call that waits returns the error of an update that has stopped, and the next call continues the
 /// update.
 ///
-/// With penstock.optimizer_in_backward a unit's parameters are updated once their last gradient of the step is reduced,
+/// With penstock.update_in_backward a unit's parameters are updated once their last gradient of the step is reduced,
 /// beside the backward of the units before it, or after step() where a commit is in progress. Until step(), acquire()
 /// of that unit returns failed_state, and so do read_states(), digest() and set_groups() once any update has begun.
 /// abandon_step() fails the engine then, and so does a gradient with which step() would skip: non_finite.

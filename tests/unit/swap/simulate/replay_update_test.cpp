@@ -10,13 +10,13 @@ using tiers::Purpose;
 
 constexpr ByteCount page = 4_KiB;
 
-/// The step of an engine with two units, a page of each: forward, backward, update. Only the tiles are on disk.
-AccessTrace step_of_two_units() {
+/// The step of an engine with `units` units, a page of each: forward, backward, update. Only the tiles are on disk.
+AccessTrace step_of(std::uint32_t units) {
   AccessTrace trace;
   for (const auto& [purpose, on_disk] :
        {std::pair(Purpose::parameter_shard, false), std::pair(Purpose::gradient_shard, false),
         std::pair(Purpose::optimizer_tile, true)}) {
-    for (int unit = 0; unit < 2; ++unit) {
+    for (std::uint32_t unit = 0; unit < units; ++unit) {
       trace.tensors.push_back({.name = std::to_string(trace.tensors.size()),
                                .size = page,
                                .purpose = purpose,
@@ -25,15 +25,22 @@ AccessTrace step_of_two_units() {
                                .retain = !on_disk});
     }
   }
-  trace.uses = {{0, Access::read},   {1, Access::read},      {1, Access::read},      {3, Access::overwrite},
-                {0, Access::read},   {2, Access::overwrite}, {2, Access::read},      {0, Access::overwrite},
-                {4, Access::modify}, {3, Access::read},      {1, Access::overwrite}, {5, Access::modify}};
+  for (std::uint32_t unit = 0; unit < units; ++unit) trace.uses.push_back({unit, Access::read});
+  for (std::uint32_t unit = units; unit-- > 0;) {
+    trace.uses.push_back({unit, Access::read});
+    trace.uses.push_back({units + unit, Access::overwrite});
+  }
+  for (std::uint32_t unit = 0; unit < units; ++unit) {
+    trace.uses.push_back({units + unit, Access::read});
+    trace.uses.push_back({unit, Access::overwrite});
+    trace.uses.push_back({2 * units + unit, Access::modify});
+  }
   return trace;
 }
 
 /// A tile is read in 1 s, updated in 0.5 s and written in 2 s; there is memory for one.
 ReplayedRound steady_round(double shard_seconds, bool shared_processor, bool update_beside = true) {
-  const AccessTrace trace = step_of_two_units();
+  const AccessTrace trace = step_of(2);
   ReplayCosts costs{.disks = {{.rates = {.read = 4096, .write = 2048, .mixed = 2048}}},
                     .shared_processor = shared_processor};
   costs.use[static_cast<std::size_t>(Purpose::parameter_shard)] = 4096 / shard_seconds;
@@ -77,12 +84,43 @@ TEST(ReplayUpdate, IsPartOfTheRoundUnlessItRunsBeside) {
 }
 
 TEST(ReplayUpdate, MovesTheSameBytesAsTheRoundsOfOneThread) {
-  const AccessTrace trace = step_of_two_units();
+  const AccessTrace trace = step_of(2);
   for (const bool beside : {false, true}) {
     const auto replay = Replay::create(trace, {.host_budget = page * 5, .update_beside = beside}).value();
     ByteCount read;
     for (int round = 0; round < 4; ++round) read += replay->round().value().read;
     EXPECT_EQ(read, page * (beside ? 6 : 8));  // the last update belongs to the next round
+  }
+}
+
+/// A unit takes 1 s in the forward and 1 s in the backward; a tile is read in 1 s, written beside that in 1 s, and updated
+/// in 0.5 s.
+ReplayedRound steady_round_of_ten(bool in_backward) {
+  const AccessTrace trace = step_of(10);
+  ReplayCosts costs{.disks = {{.rates = {.read = 4096, .write = 4096, .mixed = 8192}}}};
+  costs.use[static_cast<std::size_t>(Purpose::parameter_shard)] = 4096;
+  costs.use[static_cast<std::size_t>(Purpose::optimizer_tile)] = 4096 / 0.5;
+  const auto replay = Replay::create(trace, {.host_budget = page * 22,
+                                             .costs = costs,
+                                             .update_beside = true,
+                                             .update_in_backward = in_backward})
+                          .value();
+  for (int round = 0; round < 5; ++round) (void)replay->round().value();
+  return replay->round().value();
+}
+
+// The updates of ten units take 15 s. After the step they hide behind the forward alone: the forward of the last unit
+// and the backward follow them. In the backward they hide behind both phases, but for the last two: the first unit's
+// gradient comes last, while the second unit is being updated.
+TEST(ReplayUpdate, HidesBehindBothPhasesInTheBackward) {
+  const ReplayedRound after = steady_round_of_ten(false), within = steady_round_of_ten(true);
+  EXPECT_NEAR(after.seconds, 15 + 1 + 10, 1e-9);
+  EXPECT_NEAR(within.seconds, 20 + 1.5 + 1.5, 1e-9);
+  for (const ReplayedRound& round : {after, within}) {
+    EXPECT_NEAR(round.update, 15, 1e-9);
+    EXPECT_NEAR(round.seconds, round.used + round.waited_for_update, 1e-9);
+    EXPECT_EQ(round.read, page * 10);
+    EXPECT_EQ(round.written, page * 10);
   }
 }
 

@@ -186,9 +186,9 @@ const Case wrong[] = {
     {"UpdatesBeforeTheNormOfClipping",
      [](Config& c) {
        c.gradient_clipping = 0.5;
-       c.penstock.optimizer_in_backward = true;
+       c.penstock.update_in_backward = true;
      },
-     "penstock.optimizer_in_backward: clipping needs the norm of all gradients before any "
+     "penstock.update_in_backward: clipping needs the norm of all gradients before any "
      "is used; "
      "set gradient_clipping to 0, or leave the key out"},
     {"UpdatesThatALossScaleMaySkip",
@@ -196,9 +196,9 @@ const Case wrong[] = {
        c.gradient_clipping = 0;
        c.dtype = c.grad_accum_dtype = DType::fp16;
        c.penstock.state_format = cpu_adam::StateFormat::fp32;
-       c.penstock.optimizer_in_backward = true;
+       c.penstock.update_in_backward = true;
      },
-     "penstock.optimizer_in_backward: the loss scale needs steps that can be skipped; use bf16 "
+     "penstock.update_in_backward: the loss scale needs steps that can be skipped; use bf16 "
      "or fp32, or "
      "leave the key out"},
     {"UpdatesThatACapMayRefuse",
@@ -206,9 +206,9 @@ const Case wrong[] = {
        c.gradient_clipping = 0;
        c.penstock.path_endurance = {1024_GiB, 1024_GiB};
        c.penstock.endurance_cap = 0.5;
-       c.penstock.optimizer_in_backward = true;
+       c.penstock.update_in_backward = true;
      },
-     "penstock.optimizer_in_backward: an update that has begun cannot be refused for endurance_cap; leave "
+     "penstock.update_in_backward: an update that has begun cannot be refused for endurance_cap; leave "
      "out "
      "one of them"},
     {"WarningThatIsNone", [](Config& c) { c.penstock.endurance_warning = nan; },

@@ -87,7 +87,7 @@ const char* const scenarios[] = {
     // Updates that begin before the norm is known.
     R"({"train_batch_size": 8, "gradient_accumulation_steps": 2, "bf16": {"enabled": true}, "gradient_clipping": 0,
         "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/no/a"}},
-        "penstock": {"optimizer_in_backward": true}})",
+        "penstock": {"update_in_backward": true}})",
     // Monitors.
     R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
         "csv_monitor": {"enabled": true}, "tensorboard": {"enabled": true}})",

@@ -139,26 +139,16 @@ TEST(ConfigValue, TakesNoAutoWhereDeepSpeedTakesNone) {
 }
 
 TEST(ConfigValue, RefusesNullForAKeyOfPenstock) {
-  for (const char* key : {"host_budget",
-                          "node_budgets",
-                          "device_budget",
-                          "device_states",
-                          "tile_elements",
-                          "tiles_in_flight",
-                          "path_weights",
-                          "path_nodes",
-                          "rank_nodes",
-                          "io_deadline_seconds",
-                          "unit_elements_max",
-                          "eviction",
-                          "io_engine",
-                          "integrity",
-                          "state_format",
-                          "update_split",
-                          "optimizer_in_backward",
-                          "non_finite_gradients",
-                          "reduction",
-                          "threads"}) {
+  for (const char* key : {"host_budget",        "node_budgets",
+                          "device_budget",      "device_states",
+                          "tile_elements",      "tiles_in_flight",
+                          "path_weights",       "path_nodes",
+                          "rank_nodes",         "io_deadline_seconds",
+                          "unit_elements_max",  "eviction",
+                          "io_engine",          "integrity",
+                          "state_format",       "update_split",
+                          "update_in_backward", "non_finite_gradients",
+                          "reduction",          "threads"}) {
     const std::string message =
         refusal(R"({"train_batch_size": 8, "penstock": {")" + std::string(key) + R"(": null}})");
     EXPECT_TRUE(contains(message, "penstock." + std::string(key) + ", line 1: ") &&
