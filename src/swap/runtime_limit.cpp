@@ -50,12 +50,13 @@ Least least_of(const RuntimeState& state) {
   return least;
 }
 
-Result<void> check_limit(const Least& least, ByteCount end) {
+/// `most`: what the caller gave, and `end` that in whole units of allocation.
+Result<void> check_limit(const Least& least, ByteCount end, ByteCount most) {
   if (end >= least.bytes) return ok();
   Error error = Error(ErrorCode::budget_too_small, "Runtime::limit_memory")
                     .reason(least.reason)
                     .wanted(least.bytes)
-                    .got(end);
+                    .got(most);
   if (least.object != nullptr) error = std::move(error).object(*least.object);
   if (least.last == nullptr) return error;
   return std::move(error).note("stays   " + *least.last + ", the last one, up to " +
@@ -113,7 +114,7 @@ Result<ByteCount> Runtime::limit_memory(ByteCount most) {
           .reason("an engine of the runtime has parked what has its home in the memory")
           .advice("call unpark() of that engine first");
     }
-    return check_limit(least_of(s), end);
+    return check_limit(least_of(s), end, most);
   };
   {
     const std::lock_guard lock(s.mutex);

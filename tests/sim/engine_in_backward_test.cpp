@@ -3,10 +3,13 @@
 #include "kit/fault_runs.hpp"
 
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <iterator>
 #include <limits>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace penstock::zero::test {
@@ -115,11 +118,19 @@ TEST(UpdateInBackward, ContinuesToTheSameBitsAfterEachFault) {
   for (const std::uint64_t seed : {5u, 6u, 16u}) expect_to_continue_after_faults(simulated(seed), 31);
 }
 
-/// What a call of the engine in the backward of unit 0, and before step(), returns.
+/// What a call of the engine in the backward of unit 0, and before step(), returns: an update has begun then.
 template <class Call>
 void expect_refused_until_step(const Call& call) {
-  for (const std::uint32_t ranks : {1u, 2u}) {
-    RunOptions options = in_backward(ranks, OffloadDevice::nvme);
+  for (const auto& [ranks, tier, memory] :
+       {std::tuple(1u, OffloadDevice::nvme, tiers::DeviceMemory::host),
+        std::tuple(1u, OffloadDevice::cpu, tiers::DeviceMemory::host),
+        std::tuple(1u, OffloadDevice::nvme, tiers::DeviceMemory::separate),
+        std::tuple(2u, OffloadDevice::nvme, tiers::DeviceMemory::host)}) {
+    SCOPED_TRACE(std::to_string(ranks) + " ranks, tier " + std::to_string(int(tier)) + ", memory " +
+                 std::to_string(int(memory)));
+    RunOptions options = in_backward(ranks, tier);
+    options.device_memory = memory;
+    const RunResult expected = train(after_it(options));
     options.seed = 3;
     std::uint32_t refused = 0;
     options.without_leases = [&](Engine& engine, const Point& point) -> Result<void> {
@@ -137,7 +148,7 @@ void expect_refused_until_step(const Call& call) {
       return ok();
     };
     options.after_steps = [&](Engine& engine) { return call(engine); };
-    expect_same(train(options), train(after_it(in_backward(ranks, OffloadDevice::nvme))));
+    expect_same(train(options), expected);
     EXPECT_EQ(refused, 2 * ranks * options.steps);
   }
 }
@@ -232,6 +243,99 @@ TEST(UpdateInBackward, EndsTheRunWhereAStepIsAbandonedAfterThat) {
     EXPECT_EQ(result.errors[0]->code(), ErrorCode::failed_state) << result.errors[0]->message();
     EXPECT_NE(result.errors[0]->message().find("update_in_backward"), std::string::npos);
     EXPECT_TRUE(result.engine_failed);
+  }
+}
+
+// A step that is abandoned in its forward leaves the update of the step before, which reads the gradients of that one.
+TEST(UpdateInBackward, GoesOnWhereTheNextStepIsAbandoned) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RunOptions options = in_backward(1, OffloadDevice::nvme);
+    options.config.offload_param.device = OffloadDevice::cpu;
+    options.micro_batches = 1;
+    options.seed = seed;
+    options.trainer_error = [=](const Point& at) -> std::optional<ErrorCode> {
+      const bool here =
+          at.attempt == 0 && at.step == 1 && at.place == Point::Place::forward && at.unit == seed % 8;
+      return here ? std::optional(ErrorCode::interrupted) : std::nullopt;
+    };
+    const RunResult result = train(options);
+    expect_same(result, train(after_it(options)));
+    EXPECT_EQ(result.interruptions.size(), 1u);
+  }
+}
+
+// Only gradients are parked: units may be acquired meanwhile, and nothing reads the gradients.
+TEST(UpdateInBackward, WaitsWhileGradientsAreParked) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RunOptions options = in_backward(1, seed % 4 < 2 ? OffloadDevice::nvme : OffloadDevice::none);
+    if (seed % 8 < 4) options.device_memory = tiers::DeviceMemory::separate;
+    options.model.units.back().shared.clear();
+    options.seed = seed;
+    std::vector<tiers::Stream*> streams;
+    options.before_initialize = [&](Engine&, tiers::Stream& of_rank) { streams.push_back(&of_rank); };
+    const RunResult expected = train(after_it(options));
+    streams.clear();
+    std::uint32_t parked = 0;
+    options.without_leases = [&](Engine& engine, const Point& point) -> Result<void> {
+      if (point.place != Point::Place::backward || point.unit >= 6) return ok();
+      const auto out = engine.park(tiers::Tier::host, ParkKinds::gradients);
+      if (!out) return out.error();
+      ++parked;
+      PENSTOCK_TRY(engine.acquire(point.unit, *streams[0]));
+      PENSTOCK_TRY(engine.unpark());
+      return ok();
+    };
+    expect_same(train(options), expected);
+    EXPECT_EQ(parked, 6 * options.micro_batches * options.steps);
+  }
+}
+
+// Units that are gathered ahead for a backward that does not acquire them: the collective of the gather, which has no
+// shard yet, is before that of the gradient.
+TEST(UpdateInBackward, BeginsAfterGathersThatAreNotUsed) {
+  for (const std::uint32_t ranks : {1u, 2u}) {
+    for (std::uint64_t seed = 0; seed < 24; ++seed) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      RunOptions options = in_backward(ranks, OffloadDevice::nvme);
+      options.model.units.back().shared.clear();
+      options.device_memory = tiers::DeviceMemory::separate;
+      options.config.penstock.host_budget = smallest_host_budget(options) + 100_KiB * (seed % 3);
+      options.seed = seed;
+      options.steps = 1;
+      std::vector<tiers::Stream*> streams;
+      std::vector<Engine*> engines;
+      options.before_initialize = [&](Engine& engine, tiers::Stream& of_rank) {
+        engines.push_back(&engine);
+        streams.push_back(&of_rank);
+      };
+      options.after_steps = [&](Engine& engine) -> Result<void> {
+        const auto rank = std::find(engines.begin(), engines.end(), &engine) - engines.begin();
+        tiers::Stream& stream = *streams[static_cast<std::size_t>(rank)];
+        for (int step = 0; step < 3; ++step) {
+          PENSTOCK_TRY(engine.begin_step({.micro_batches = 1}));
+          for (std::uint32_t unit = 0; unit < 8; ++unit) PENSTOCK_TRY(engine.acquire(unit, stream));
+          for (std::uint32_t unit = 8; unit-- > 0;) {
+            if (unit % 2 == 0) PENSTOCK_TRY(engine.acquire(unit, stream));
+            PENSTOCK_TRY_ASSIGN(auto gradients, engine.gradients(unit, stream));
+            for (const GradientSlot& slot : gradients.slots()) {
+              stream.handle().host_queue()->enqueue([slot, step] {
+                for (std::byte& byte : tiers::HostDevice::bytes(slot.tensor.bytes).as<std::byte>())
+                  byte = std::byte(0x3a + step);
+              });
+            }
+            PENSTOCK_TRY(engine.reduce(std::move(gradients), stream));
+          }
+          PENSTOCK_TRY(engine.step());
+        }
+        return ok();
+      };
+      const RunResult result = train(options);
+      engines.clear();
+      streams.clear();
+      expect_same(result, train(after_it(options)));
+    }
   }
 }
 

@@ -297,6 +297,7 @@ void Replay::ask_ahead(const Thread& thread) {
 /// For those that wait, then those that are added next, as far as that is known.
 void Replay::ask_for_flats(std::uint32_t count) {
   const auto ask = [&](const Flat& flat) { count = ask_ahead(update_, flat.begin, flat.end, count); };
+  if (update_.dropped.empty()) return;
   std::uint32_t seen = 0;
   for (std::uint32_t flat = first_waiting_; count > 0 && seen < waiting_; ++flat) {
     if (!flats_[flat].waits) continue;

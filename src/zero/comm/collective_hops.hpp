@@ -10,6 +10,7 @@
 #include <penstock/tiers/device/device.hpp>
 #include <penstock/zero/comm/communicator.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -91,9 +92,9 @@ struct GatherTarget {
   CollectiveSignature signature;
   DeviceTensor slot;  ///< this rank's slot of `flat`
   DeviceSpan flat;
-  std::vector<tiers::Fence> writable;  ///< after these the range of `flat` may be written
-  const bool* updated = nullptr;       ///< whether the shard has its new values; set and read by the mover
-  tiers::Event* gathered;              ///< recorded after the all-gather
+  std::vector<tiers::Fence> writable;          ///< after these the range of `flat` may be written
+  const std::atomic<bool>* updated = nullptr;  ///< whether the shard has its new values
+  tiers::Event* gathered;                      ///< recorded after the all-gather
 };
 /// Once the shard is updated, requests `shard`, which is announced, and copies it from host memory to its slot of the
 /// flat, or copies target.kept_shard; then all-gathers in place. The hop's state is `ordered`

@@ -49,7 +49,7 @@ Result<void> EngineContext::open(const DeviceSizes& sizes) {
   PENSTOCK_TRY(parameter_region.allocate(sizes.parameters));
   PENSTOCK_TRY(gradient_region.allocate(sizes.gradients));
   PENSTOCK_TRY(optimizer_region.allocate(sizes.optimizer));
-  flats.resize(shards.flats().size());
+  flats = std::vector<FlatState>(shards.flats().size());
   for (std::size_t f = 0; f < flats.size(); ++f) {
     FlatState& flat = flats[f];
     flat.layout = &shards.flats()[f];

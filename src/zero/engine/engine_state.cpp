@@ -266,7 +266,6 @@ Result<void> EngineState::reduce(std::uint32_t unit, tiers::Stream& stream) {
         .object(options_.model.units[unit].name)
         .advice("call gradients() for each micro-batch, and pass its result once");
   }
-  if (update_.has_begun()) PENSTOCK_TRY(context_.check_update());
   gradients_.close(unit);
   for (const std::uint32_t flat : context_.shards.trained_by(unit)) {
     if (!residency_->close_gradient(flat)) continue;
@@ -277,14 +276,13 @@ Result<void> EngineState::reduce(std::uint32_t unit, tiers::Stream& stream) {
   return update_reduced();
 }
 
-/// Adds the flats whose last gradient is being reduced to the update. Does not wait for what is in place and still in
-/// use: a later call adds that, or step().
+/// Adds the flats whose last gradient is being reduced to the update. Does not wait for those whose shard is in use: a
+/// later call adds them, or step().
 Result<void> EngineState::update_reduced() {
-  const bool waits = (commits_ && commits_->in_progress()) || has(parking_.kinds, ParkKinds::optimizer);
+  const bool waits = (commits_ && commits_->in_progress()) || parking_.kinds != ParkKinds::none;
   if (reduced_.empty() || waits) return ok();
-  const auto in_use = std::partition(reduced_.begin(), reduced_.end(), [this](std::uint32_t flat) {
-    return !context_.shares_memory || !is_used_in_place(flat);
-  });
+  const auto in_use = std::partition(reduced_.begin(), reduced_.end(),
+                                     [this](std::uint32_t flat) { return !shard_in_use(flat); });
   const std::span unused(reduced_.begin(), in_use);
   if (unused.empty()) return ok();
   for (const std::uint32_t flat : unused) {
@@ -295,11 +293,13 @@ Result<void> EngineState::update_reduced() {
   return ok();
 }
 
-bool EngineState::is_used_in_place(std::uint32_t flat) const {
+/// A gather that has no lease yet would wait for the update, and its collective is before the gradient's.
+bool EngineState::shard_in_use(std::uint32_t flat) const {
   const GatheredFlat& gathered = context_.flats[flat].gathered;
-  bool is_leasing = false;
-  context_.internals.wait_ignoring_stores([&] { return is_leasing = !gathered.gather.done, true; });
-  return is_leasing || residency_->is_leased(flat) || !GatherPipeline::has_ended(gathered);
+  bool is_gathering = false;
+  context_.internals.wait_ignoring_stores([&] { return is_gathering = !gathered.gather.done, true; });
+  if (is_gathering || !context_.shares_memory) return is_gathering;
+  return residency_->is_leased(flat) || !GatherPipeline::has_ended(gathered);
 }
 
 Result<void> EngineState::reduce_copies(std::uint32_t unit, std::span<const GradientSource> gradients,

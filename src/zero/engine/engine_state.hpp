@@ -188,7 +188,7 @@ class EngineState : private FlatResidency::Effects {
   // penstock.update_in_backward
   [[nodiscard]] bool updates_in_backward() const { return options_.config.penstock.update_in_backward; }
   Result<void> update_reduced();
-  [[nodiscard]] bool is_used_in_place(std::uint32_t flat) const;
+  [[nodiscard]] bool shard_in_use(std::uint32_t flat) const;
   Result<void> finish_last_update();
 
   /// What step() does once it has not refused.

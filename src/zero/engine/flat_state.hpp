@@ -9,6 +9,7 @@
 #include <penstock/tiers/device/device.hpp>
 #include "zero/layout/shard_layout.hpp"
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -63,9 +64,10 @@ struct GatheredFlat {
 /// A flat's full gradient, and the reduction of this rank's slice to the accumulator.
 struct GradientFlat {
   DeviceTensor full;
-  swap::Lease in_place;       ///< of the gradient shard, if it is the full gradient
-  bool is_of_update = false;  ///< the update ends that lease, once the last gradient is reduced
-  bool absent = false;        ///< the flat is frozen, or gets none in this step
+  swap::Lease in_place;  ///< of the gradient shard, if it is the full gradient
+  /// From the step's update until the next gradient is opened: the mover ends that lease, once the update reads it.
+  bool is_of_update = false;
+  bool absent = false;  ///< the flat is frozen, or gets none in this step
   std::set<ParameterId> written;
   std::uint32_t closed_count = 0;  ///< micro-batches of this step whose gradient is complete
   MoveProgress reduction;
@@ -87,8 +89,9 @@ struct FlatState {
   std::vector<TileState> tiles;
   GatheredFlat gathered;
   GradientFlat grad;
-  /// The parameters are those of the last step. While the update runs, the mover sets and reads it.
-  bool updated = true;
+  /// The parameters are those of the last step. The trainer's thread sets it to false before a gather must wait for the
+  /// update, the mover to true.
+  std::atomic<bool> updated = true;
 
   // Of the update; kept if it stops in the middle of the flat, so that it can continue.
   swap::Lease open_shard, open_gradient;

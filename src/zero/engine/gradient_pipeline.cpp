@@ -65,6 +65,7 @@ Result<void> GradientPipeline::check_expected(const char* operation, std::uint32
 
 Result<void> GradientPipeline::open(FlatState& flat, const tiers::Reservation& range, tiers::Stream& stream) {
   PENSTOCK_TRY(wait_for_accumulation(flat));  // of its last micro-batch
+  flat.grad.is_of_update = false;
   if (range.held()) {
     for (const tiers::Fence& fence : context_.fences.take(range.offset(), range.size())) {
       if (auto waits = stream.wait(*fence); !waits) return context_.fail(waits.error());
@@ -187,11 +188,11 @@ Result<void> GradientPipeline::check_complete() const {
 
 Result<void> GradientPipeline::abandon_step() {
   for (FlatState& flat : context_.flats) {
+    if (flat.grad.is_of_update) continue;  // of the last step's update, which may still run
     const bool has_gradient = !untouched(flat) || flat.grad.in_place.held();
     flat.grad.reduction = {};
     flat.grad.written.clear();
     flat.grad.in_place.end();
-    // The update of the last step, which may still run, reads the other ones.
     if (has_gradient) PENSTOCK_TRY(context_.discard_gradient(flat));
   }
   end_step();
@@ -199,10 +200,7 @@ Result<void> GradientPipeline::abandon_step() {
 }
 
 void GradientPipeline::end_step() {
-  for (FlatState& flat : context_.flats) {
-    flat.grad.closed_count = 0;
-    flat.grad.is_of_update = false;
-  }
+  for (FlatState& flat : context_.flats) flat.grad.closed_count = 0;
   for (UnitState& unit : units_) unit = {.absent = unit.absent};
 }
 

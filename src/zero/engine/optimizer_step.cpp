@@ -59,7 +59,7 @@ void OptimizerStep::update_in_backward(std::span<const std::uint32_t> flats) {
   update_.add(flats);
 }
 
-/// Parts of the norm are judged as the norm is: where it is not finite, one of them is not.
+/// Where the norm of all gradients is not finite, or the square of one is not, a flat's norm is not.
 Result<void> OptimizerStep::check_gradient(double divisor, const FlatState& flat) const {
   const double squares = sum_tree(flat.grad.square_partials);
   const std::string reason = reason_to_skip(divisor, gradient_norm(context_.config, divisor, squares));
@@ -81,14 +81,16 @@ Result<StepOutcome> OptimizerStep::finish(std::uint32_t micro_batches,
                                       .layout_hash = layout_hash_,
                                       .collectives_hash = context_.collective_trace.hash()});
   PENSTOCK_TRY_ASSIGN(const GradientNorm norm, compute_global_norm(settings, refuses));
-  const bool may_skip = context_.config.skips_non_finite_gradients();
+  const bool in_backward = context_.config.penstock.update_in_backward;
+  // In the backward each flat's part of the norm is judged before it is used: check_gradient().
+  const bool may_skip =
+      context_.config.skips_non_finite_gradients() && !(in_backward && std::isfinite(norm.norm));
   StepOutcome outcome{.skip_reason = may_skip ? reason_to_skip(divisor(), norm) : std::string(),
                       .gradient_norm = norm.norm,
                       .clip_factor = norm.clip_factor,
                       .learning_rate = now.rate,
                       .loss_scale = loss_scale,
                       .step = context_.completed_steps + 1};
-  const bool in_backward = context_.config.penstock.update_in_backward;
   if (in_backward && !outcome.skip_reason.empty())
     return context_.fail(refuse_gradient(outcome.skip_reason, "the gradients of all ranks")).error();
   if (outcome.skip_reason.empty() && wear_.refuses != WearLimit::Refuses::this_step) {

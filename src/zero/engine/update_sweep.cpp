@@ -73,6 +73,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
 
   Result<void> start() override {
     taken_.resize(context_.flats.size());
+    sweep_.take_given();
     sweep_.first_waiting_ = 0;
     // What an error has stopped goes first: its leases are held.
     for (std::size_t f = 0; f < context_.flats.size(); ++f) {
@@ -80,7 +81,9 @@ class UpdateSweep::SweepHop final : public swap::Hop {
       taken_[f] = true;
       next_.push_back(f);
     }
-    return sweep_.device_.begin_sweep();
+    auto begun = sweep_.device_.begin_sweep();
+    if (!begun) sweep_.end_with_error();
+    return begun;
   }
 
   bool is_blocked() const override {
@@ -273,15 +276,19 @@ class UpdateSweep::SweepHop final : public swap::Hop {
     return next_[distance];
   }
 
-  /// After those whose gradients are there, the flats whose gradients come next.
+  /// After those whose gradients are there, the flats whose gradients come next: few, because they are guessed.
   [[nodiscard]] std::size_t flat_to_read(std::size_t distance) {
+    constexpr std::size_t to_come_max = 8;
     const std::size_t end = context_.flats.size();
     if (flat_ahead(distance) != end) return next_[distance];
+    std::size_t left = distance - next_.size();
+    if (left >= to_come_max) return end;
+    const auto comes = [this](std::size_t f) {
+      return step_.updates[f] && (!sweep_.added_[f] || !(context_.flats[f].updated || taken_[f]));
+    };
     std::size_t& last = sweep_.to_come_;
-    const auto comes = [this](std::size_t f) { return !sweep_.added_[f] && step_.updates[f]; };
     while (last > 0 && !comes(last - 1)) --last;
-    std::size_t f = last;
-    for (std::size_t left = distance - next_.size(); f > 0; --f) {
+    for (std::size_t f = last; f > 0; --f) {
       if (comes(f - 1) && left-- == 0) return f - 1;
     }
     return end;
@@ -415,6 +422,7 @@ void UpdateSweep::begin(OffloadedOptimizer::Step step) {
   last_ = std::exchange(updated_, {});
   began_ = Clock::steady().now();
   begun_ = true;
+  for (FlatState& flat : context_.flats) flat.grad.is_of_update = false;
   added_.assign(context_.flats.size(), false);
   not_updated_ = 0;
   first_waiting_ = to_come_ = context_.flats.size();
@@ -424,10 +432,14 @@ void UpdateSweep::add(std::span<const std::uint32_t> flats) {
   bool starts = false;
   {
     const std::lock_guard lock(mutex_);
-    given_.insert(given_.end(), flats.begin(), flats.end());
+    for (const std::uint32_t f : flats) {
+      FlatState& flat = context_.flats[f];
+      if (flat.layout->frozen || std::exchange(flat.grad.is_of_update, true)) continue;
+      flat.updated = false;
+      given_.push_back(f);
+    }
     starts = !std::exchange(runs_, true);
   }
-  for (const std::uint32_t flat : flats) context_.flats[flat].grad.is_of_update = true;
   if (starts) return start();
   context_.wake();
 }
@@ -435,10 +447,7 @@ void UpdateSweep::add(std::span<const std::uint32_t> flats) {
 void UpdateSweep::take_given() {
   const std::lock_guard lock(mutex_);
   for (const std::uint32_t f : given_) {
-    FlatState& flat = context_.flats[f];
-    if (flat.layout->frozen || added_[f]) continue;
     added_[f] = true;
-    flat.updated = false;
     ++not_updated_;
     first_waiting_ = std::min<std::size_t>(first_waiting_, f);
   }
@@ -535,10 +544,7 @@ void UpdateSweep::start() {
     has_failed = context_.update.error || context_.update_stopped;
     return context_.update.done;
   });
-  if (has_failed) {  // resume() starts the next one; until then gathers must wait for what was given
-    take_given();
-    return end_with_error();
-  }
+  if (has_failed) return end_with_error();  // resume() starts the next one
   context_.update = MoveProgress::begun();
   swap::Move move;
   move.then(std::make_unique<SweepHop>(*this));

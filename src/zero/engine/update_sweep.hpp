@@ -72,7 +72,7 @@ class UpdateSweep {
   class FlatTiles;
 
   void start();
-  /// Of the mover, or while no move runs: what add() has given waits for its update.
+  /// Of the mover: what add() has given waits for its update.
   void take_given();
   /// Of the mover: whether nothing is left to be done, so that the move ends. add() then starts another one.
   [[nodiscard]] bool end_if_complete();
@@ -106,7 +106,7 @@ class UpdateSweep {
   std::vector<bool> added_;        // by flat, in this step
   std::size_t not_updated_ = 0;    // flats that were added and are not updated
   std::size_t first_waiting_ = 0;  // no flat before it waits for its update
-  std::size_t to_come_ = 0;        // all flats from it on were added, or have no gradient
+  std::size_t to_come_ = 0;        // no flat from it on has a gradient that is still to come
   bool tiles_on_disk_ = false;     // some have no home in memory
   std::atomic<bool> stopping_{false};
 };

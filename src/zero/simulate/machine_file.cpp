@@ -85,6 +85,9 @@ void read_disk(config::StrictReader& reader, const Json::Value& json, const std:
 
 /// Exactly one of "disk", for disks that are alike, and "disks", a list of such objects.
 void read_disks(config::StrictReader& reader, const Json::Value& root, Machine& machine) {
+  if (!root.isMember("disks") && !root.isMember("disk"))
+    return reader.report(root, "disk",
+                         "wanted its rates, {\"read\": …, \"write\": …, \"mixed\": …}, or disks");
   if (!root.isMember("disks")) return read_disk(reader, root["disk"], "disk", machine);
   const Json::Value& disks = root["disks"];
   if (root.isMember("disk")) reader.report(root["disk"], "disk", "wanted disk or disks, got both");

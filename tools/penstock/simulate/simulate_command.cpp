@@ -225,6 +225,9 @@ Result<zero::estimate::Recomputation> recomputation_of(const SimulateOptions& op
 Result<Case> case_of_model(const SimulateOptions& options) {
   const std::uint32_t ranks = options.gpus * options.nodes;
   PENSTOCK_TRY_ASSIGN(const Machine node, MachineFile::read(options.machine));
+  const auto& rates = node.costs.use;
+  if (std::any_of(rates.begin(), rates.end(), [](double rate) { return rate > 0; }))
+    print_notes({"use of the machine file has no effect: a model's uses take the time of its arithmetic"});
   PENSTOCK_TRY_ASSIGN(auto model, zero::estimate::NamedModel::load(options.model));
   print_notes(model.notes);
   PENSTOCK_TRY_ASSIGN(auto file, zero::ConfigFile::read(options.config, {.world_size = ranks}));
