@@ -3,6 +3,7 @@
 #include <penstock/tiers/device/host_device.hpp>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -123,7 +124,7 @@ void Rank::start(std::unique_ptr<swap::Hop> hop) {
 }
 
 Result<void> Rank::call_through_hops(ByteCount flat) {
-  static constexpr bool updated = true;
+  static const std::atomic<bool> updated = true;
   const swap::RuntimeInternals internals(*runtime_);
   communicator_->set_wake([internals] { internals.wake(); });
   const zero::CollectiveContext context{.runtime = *runtime_,

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <limits>
 #include <optional>
@@ -62,6 +63,14 @@ constexpr RunFormat formats[] = {{cpu_adam::StateFormat::fp32},
                                  {cpu_adam::StateFormat::split},
                                  {cpu_adam::StateFormat::split_q8},
                                  narrow_formats[0]};
+
+/// Takes longer than what the trainer does meanwhile.
+tiers::FaultPlan slow(tiers::IoOperation operation) {
+  return {{.operation = operation,
+           .count = 1'000'000,
+           .effect = tiers::Fault::Effect::delay,
+           .delay = std::chrono::milliseconds(100)}};
+}
 
 /// With little memory, in a simulated order.
 RunOptions simulated(std::uint64_t seed) {
@@ -254,6 +263,7 @@ TEST(UpdateInBackward, GoesOnWhereTheNextStepIsAbandoned) {
     options.config.offload_param.device = OffloadDevice::cpu;
     options.micro_batches = 1;
     options.seed = seed;
+    options.faults = slow(tiers::IoOperation::read);
     options.trainer_error = [=](const Point& at) -> std::optional<ErrorCode> {
       const bool here =
           at.attempt == 0 && at.step == 1 && at.place == Point::Place::forward && at.unit == seed % 8;
@@ -280,10 +290,13 @@ TEST(UpdateInBackward, WaitsWhileGradientsAreParked) {
     std::uint32_t parked = 0;
     options.without_leases = [&](Engine& engine, const Point& point) -> Result<void> {
       if (point.place != Point::Place::backward || point.unit >= 6) return ok();
+      const bool has_begun = !engine.set_groups(engine.groups());
       const auto out = engine.park(tiers::Tier::host, ParkKinds::gradients);
       if (!out) return out.error();
       ++parked;
       PENSTOCK_TRY(engine.acquire(point.unit, *streams[0]));
+      EXPECT_EQ(!engine.set_groups(engine.groups()),
+                has_begun);  // of what was in a bucket, which park() has reduced
       PENSTOCK_TRY(engine.unpark());
       return ok();
     };
@@ -303,6 +316,7 @@ TEST(UpdateInBackward, BeginsAfterGathersThatAreNotUsed) {
       options.device_memory = tiers::DeviceMemory::separate;
       options.config.penstock.host_budget = smallest_host_budget(options) + 100_KiB * (seed % 3);
       options.seed = seed;
+      if (seed % 2 == 0) options.faults = slow(tiers::IoOperation::read);
       options.steps = 1;
       std::vector<tiers::Stream*> streams;
       std::vector<Engine*> engines;

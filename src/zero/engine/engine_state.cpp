@@ -296,8 +296,10 @@ Result<void> EngineState::update_reduced() {
 /// A gather that has no lease yet would wait for the update, and its collective is before the gradient's.
 bool EngineState::shard_in_use(std::uint32_t flat) const {
   const GatheredFlat& gathered = context_.flats[flat].gathered;
+  const MoveProgress& gather = gathered.gather;
   bool is_gathering = false;
-  context_.internals.wait_ignoring_stores([&] { return is_gathering = !gathered.gather.done, true; });
+  context_.internals.wait_ignoring_stores(
+      [&] { return is_gathering = !gather.ordered && !gather.done, true; });
   if (is_gathering || !context_.shares_memory) return is_gathering;
   return residency_->is_leased(flat) || !GatherPipeline::has_ended(gathered);
 }

@@ -93,8 +93,8 @@ TEST(ReplayUpdate, MovesTheSameBytesAsTheRoundsOfOneThread) {
   }
 }
 
-/// A unit takes 1 s in the forward and 1 s in the backward; a tile is read in 1 s, written beside that in 1 s, and updated
-/// in 0.5 s.
+/// A unit takes 1 s in the forward and 1 s in the backward; a tile is read in 1 s, written beside that in 1 s, and
+/// updated in 0.5 s.
 ReplayedRound steady_round_of_ten(bool in_backward) {
   const AccessTrace trace = step_of(10);
   ReplayCosts costs{.disks = {{.rates = {.read = 4096, .write = 4096, .mixed = 8192}}}};
