@@ -4,8 +4,6 @@
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/padded.hpp"
 
-#include <algorithm>
-#include <span>
 #include <utility>
 
 namespace penstock::zero {
@@ -276,34 +274,6 @@ Result<void> EngineState::reduce(std::uint32_t unit, tiers::Stream& stream) {
   return update_reduced();
 }
 
-/// Adds the flats whose last gradient is being reduced to the update. Does not wait for those whose shard is in use: a
-/// later call adds them, or step().
-Result<void> EngineState::update_reduced() {
-  const bool waits = (commits_ && commits_->in_progress()) || parking_.kinds != ParkKinds::none;
-  if (reduced_.empty() || waits) return ok();
-  const auto in_use = std::partition(reduced_.begin(), reduced_.end(),
-                                     [this](std::uint32_t flat) { return !shard_in_use(flat); });
-  const std::span unused(reduced_.begin(), in_use);
-  if (unused.empty()) return ok();
-  for (const std::uint32_t flat : unused) {
-    PENSTOCK_TRY(residency_->drop_in_place(flat, *this));
-  }
-  step_.update_in_backward(unused);
-  reduced_.erase(reduced_.begin(), in_use);
-  return ok();
-}
-
-/// A gather that has no lease yet would wait for the update, and its collective is before the gradient's.
-bool EngineState::shard_in_use(std::uint32_t flat) const {
-  const GatheredFlat& gathered = context_.flats[flat].gathered;
-  const MoveProgress& gather = gathered.gather;
-  bool is_gathering = false;
-  context_.internals.wait_ignoring_stores(
-      [&] { return is_gathering = !gather.ordered && !gather.done, true; });
-  if (is_gathering || !context_.shares_memory) return is_gathering;
-  return residency_->is_leased(flat) || !GatherPipeline::has_ended(gathered);
-}
-
 Result<void> EngineState::reduce_copies(std::uint32_t unit, std::span<const GradientSource> gradients,
                                         tiers::Stream& stream) {
   constexpr const char* operation = "Engine::reduce";
@@ -408,11 +378,6 @@ StepTimes EngineState::step_times() const {
   StepTimes times = clock_.times();
   times.updating = update_.busy();
   return times;
-}
-
-/// Waits for the update before that of the step in progress, or returns the error that has stopped the latter.
-Result<void> EngineState::finish_last_update() {
-  return update_.has_begun() ? context_.check_update() : context_.finish_update();
 }
 
 Result<void> EngineState::finish_update() {

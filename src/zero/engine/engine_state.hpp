@@ -185,7 +185,7 @@ class EngineState : private FlatResidency::Effects {
   Result<void> visit_states(std::span<const cpu_adam::StateKind> kinds, const StateSink& sink);
   Result<void> add_sums_of_peers(ParameterDigest& digest);
 
-  // penstock.update_in_backward
+  // engine_in_backward.cpp
   [[nodiscard]] bool updates_in_backward() const { return options_.config.penstock.update_in_backward; }
   Result<void> update_reduced();
   [[nodiscard]] bool shard_in_use(std::uint32_t flat) const;

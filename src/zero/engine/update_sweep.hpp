@@ -3,6 +3,7 @@
 #include "parallel/task_thread.hpp"
 #include "zero/engine/device_update.hpp"
 #include "zero/engine/engine_context.hpp"
+#include "zero/engine/flat_tiles.hpp"
 #include "zero/engine/offloaded_optimizer.hpp"
 #include "zero/engine/tile_lane.hpp"
 
@@ -69,7 +70,6 @@ class UpdateSweep {
 
  private:
   class SweepHop;
-  class FlatTiles;
 
   void start();
   /// Of the mover: what add() has given waits for its update.
