@@ -17,6 +17,7 @@ struct DeviceFaults {
   /// Called with the stream of each update of a tile, before it.
   std::function<Result<void>(StreamHandle)> before_update;
   std::uint32_t failing_records = 0;  ///< how many of the next ones fail, of all streams
+  std::uint32_t records_before = 0;   ///< how many succeed before these
   std::function<void()> on_release;
 
   /// Puts these faults around a device and its optimizer. Outlives them.
@@ -50,6 +51,10 @@ class FaultyDevice final : public penstock::test::CountingDevice {
     [[nodiscard]] StreamHandle handle() override { return stream_->handle(); }
     Result<void> record(tiers::Event& event) override {
       if (faults_.failing_records == 0) return stream_->record(event);
+      if (faults_.records_before > 0) {
+        --faults_.records_before;
+        return stream_->record(event);
+      }
       --faults_.failing_records;
       return Error(ErrorCode::io, "Stream::record").reason("an injected fault");
     }

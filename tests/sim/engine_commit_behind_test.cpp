@@ -75,6 +75,37 @@ TEST(EngineCommitBehind, CopiesWhileTheNextStepGoesOn) {
   }
 }
 
+// The commit has the states of its step: nothing is updated within the backward before it is made.
+TEST(EngineCommitBehind, KeepsUpdatesOutOfTheBackward) {
+  const ScratchDirectory scratch;
+  tiers::FaultEngine* copies = nullptr;
+  Config config = durable_config(scratch.path(), OffloadDevice::cpu);
+  config.gradient_clipping = 0;
+  config.penstock.update_in_backward = true;
+  const OneRank run =
+      OneRank::create(config, two_units(), with_faults(/*of_swap_files=*/false, copies)).value();
+  run.initialize();
+  const auto updates_in_backward = [&] {
+    run.engine().begin_step({}).value();
+    run.train_unit(1);
+    const bool updates = !run.engine().set_groups(run.engine().groups());  // refused while one is updated
+    run.train_unit(0);
+    return updates;
+  };
+  run.train();
+  copies->add({.operation = tiers::IoOperation::write,
+               .count = 1'000'000,
+               .effect = tiers::Fault::Effect::delay,
+               .delay = std::chrono::milliseconds(1500)});
+  run.engine().begin_commit().value();
+
+  EXPECT_FALSE(updates_in_backward());
+  (void)run.engine().step().value();
+  EXPECT_EQ(run.engine().finish_commit().value().generation, 1u);
+  EXPECT_TRUE(updates_in_backward());
+  (void)run.engine().step().value();
+}
+
 TEST(EngineCommitBehind, StoresWhatHasItsHomeInMemoryWhileTheNextStepGoesOn) {
   const ScratchDirectory scratch;
   Config config = durable_config(scratch.path(), OffloadDevice::nvme);

@@ -10,6 +10,9 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <set>
+#include <string>
+#include <utility>
 
 namespace penstock::zero {
 namespace {
@@ -51,17 +54,22 @@ DeferredRank::Options with(DeviceFaults& faults, OffloadDevice tier) {
   return options;
 }
 
-/// Takes a step, whose update then runs.
-void take_step(DeferredRank& rank) {
+/// Begins a step, and enqueues the gradient's kernel, which sets each byte.
+UnitGradients begin_step(DeferredRank& rank, std::byte gradient = std::byte{0}) {
   Engine& engine = rank.engine();
   engine.initialize([](ParameterId, std::uint64_t, std::span<float>) {}).value();
   engine.begin_step({.micro_batches = 1}).value();
   auto gradients = engine.gradients(0, rank.stream()).value();
-  rank.enqueue([bytes = tiers::HostDevice::bytes(gradients.slots()[0].tensor.bytes)] {
-    std::fill_n(bytes.data(), bytes.size().value(), std::byte{0});
+  rank.enqueue([gradient, bytes = tiers::HostDevice::bytes(gradients.slots()[0].tensor.bytes)] {
+    std::fill_n(bytes.data(), bytes.size().value(), gradient);
   });
-  engine.reduce(std::move(gradients), rank.stream()).value();
-  EXPECT_EQ(engine.step().value().kind, StepOutcome::Kind::updated);
+  return gradients;
+}
+
+/// Takes a step, whose update then runs.
+void take_step(DeferredRank& rank) {
+  rank.engine().reduce(begin_step(rank), rank.stream()).value();
+  EXPECT_EQ(rank.engine().step().value().kind, StepOutcome::Kind::updated);
 }
 
 /// Takes a step, and returns the error of its update.
@@ -144,6 +152,49 @@ TEST(FaultyDevice, LeavesTheLeasesOfAFlatToTheLaneThatStillUpdatesAndBeginsNoOth
 
 // An update continues after an error of the disk, but not after one that leaves a tile updated in part. Weight decay
 // alone multiplies a master of 4 by 1e38.
+// Each event in turn, from that of the last gradient on, is not recorded. One of them is that of the update's start.
+TEST(FaultyDevice, ContinuesAnUpdateThatDoesNotStart) {
+  for (const bool in_backward : {false, true}) {
+    std::set<std::string> digests;
+    std::uint32_t continued = 0;
+    bool any_failed = true;
+    for (std::uint32_t before = 0; any_failed; ++before) {
+      SCOPED_TRACE("in the backward " + std::to_string(in_backward) + ", event " + std::to_string(before));
+      DeviceFaults faults;
+      std::uint32_t kernels = 0;
+      faults.before_update = [&](StreamHandle) {
+        ++kernels;
+        return ok();
+      };
+      DeferredRank::Options options = with(faults, OffloadDevice::cpu);
+      options.config.cpu_update_ratio = 0;
+      options.config.gradient_clipping = 0;
+      options.config.penstock.update_in_backward = in_backward;
+      DeferredRank rank(options);
+      Engine& engine = rank.engine();
+      auto gradients = begin_step(rank, std::byte{0x3c});
+      faults.records_before = before;
+      faults.failing_records = 1;
+
+      const bool reduced = engine.reduce(std::move(gradients), rank.stream()).has_value();
+      const bool stepped = reduced && engine.step().has_value();
+      const bool updated = stepped && engine.finish_update().has_value();
+
+      any_failed = std::exchange(faults.failing_records, 0) == 0;
+      EXPECT_TRUE(updated || any_failed);
+      if (!stepped || engine.status() == Engine::Status::failed) continue;
+      if (!updated) {
+        EXPECT_EQ(kernels, 0u);
+        ++continued;
+        engine.finish_update().value();
+      }
+      digests.insert(engine.digest().value());
+    }
+    EXPECT_EQ(continued, 1u);
+    EXPECT_EQ(digests.size(), 1u);
+  }
+}
+
 TEST(DeviceUpdate, ReturnsThatATileIsNotFiniteAlsoAfterAnErrorOfTheDisk) {
   std::uint64_t injected = 0;
   for (std::uint64_t seed = 10; seed < 25; ++seed) {

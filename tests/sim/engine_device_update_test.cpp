@@ -1,6 +1,7 @@
 // Tiles that the device updates, all or some of them, beside those that the CPU updates.
 #include "kit/cluster.hpp"
 #include "kit/fault_runs.hpp"
+#include "kit/same_runs.hpp"
 
 #include <gtest/gtest.h>
 #include <optional>
@@ -108,16 +109,6 @@ RunOptions kept_on_device(const RunFormat& format, OffloadDevice parameters) {
   return options;
 }
 constexpr OffloadDevice parameter_tiers[] = {OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme};
-
-void expect_same(const RunResult& result, const RunResult& expected) {
-  ASSERT_FALSE(result.error) << result.error->message();
-  EXPECT_EQ(result.digest, expected.digest);
-  EXPECT_EQ(result.parameters, expected.parameters);
-  EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
-  for (std::size_t step = 0; step < result.outcomes.size(); ++step) {
-    EXPECT_EQ(result.outcomes[step].gradient_norm, expected.outcomes[step].gradient_norm);
-  }
-}
 
 // With one micro-batch the device sums the squares of gradients that are accumulated in host memory too.
 TEST_P(DeviceUpdates, GiveTheBitsAndTheNormOfTheCpuWhereTilesAreKept) {

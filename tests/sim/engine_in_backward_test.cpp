@@ -1,6 +1,7 @@
 // penstock.update_in_backward: shards are updated while the backward of other units runs.
 #include "kit/cluster.hpp"
 #include "kit/fault_runs.hpp"
+#include "kit/same_runs.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>
@@ -29,16 +30,6 @@ RunOptions in_backward(std::uint32_t ranks, OffloadDevice tier) {
 RunOptions after_it(RunOptions options) {
   options.config.penstock.update_in_backward = false;
   return options;
-}
-
-void expect_same(const RunResult& result, const RunResult& expected) {
-  ASSERT_FALSE(result.error) << result.error->message();
-  EXPECT_EQ(result.digest, expected.digest);
-  EXPECT_EQ(result.parameters, expected.parameters);
-  EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
-  ASSERT_EQ(result.outcomes.size(), expected.outcomes.size());
-  for (std::size_t i = 0; i < result.outcomes.size(); ++i)
-    EXPECT_EQ(result.outcomes[i].gradient_norm, expected.outcomes[i].gradient_norm);
 }
 
 TEST(UpdateInBackward, GivesTheBitsOfOneAfterIt) {
@@ -305,6 +296,26 @@ TEST(UpdateInBackward, WaitsWhileGradientsAreParked) {
     };
     expect_same(train(options), expected);
     EXPECT_EQ(parked, 6 * options.micro_batches * options.steps);
+  }
+}
+
+// finish_update() waits for what the update got so far.
+TEST(UpdateInBackward, IsFinishedWithinTheBackward) {
+  for (const std::uint32_t ranks : {1u, 2u}) {
+    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+      SCOPED_TRACE(std::to_string(ranks) + " ranks, seed " + std::to_string(seed));
+      RunOptions options = in_backward(ranks, OffloadDevice::nvme);
+      options.seed = seed;
+      const RunResult expected = train(after_it(options));
+      std::uint32_t finished = 0;
+      options.without_leases = [&](Engine& engine, const Point& point) -> Result<void> {
+        if (point.place != Point::Place::backward) return ok();
+        ++finished;
+        return engine.finish_update();
+      };
+      expect_same(train(options), expected);
+      EXPECT_EQ(finished, ranks * 8 * options.micro_batches * options.steps);
+    }
   }
 }
 

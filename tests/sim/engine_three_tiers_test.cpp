@@ -1,6 +1,7 @@
 // Optimizer states of which a part stays on the device, and the others are in host memory, on disk, or both.
 #include "kit/cluster.hpp"
 #include "kit/fault_runs.hpp"
+#include "kit/same_runs.hpp"
 
 #include <gtest/gtest.h>
 #include <string>
@@ -23,13 +24,6 @@ RunOptions run(const RunFormat& format, OffloadDevice states, std::uint64_t kept
   options.config.cpu_update_ratio = others == Others::both ? 0.5f : 1.0f;
   if (others == Others::automatic) options.config.penstock.update_split = UpdateSplit::automatic;
   return options;
-}
-
-void expect_same(const RunResult& result, const RunResult& expected) {
-  ASSERT_FALSE(result.error) << result.error->message();
-  EXPECT_EQ(result.digest, expected.digest);
-  EXPECT_EQ(result.parameters, expected.parameters);
-  EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
 }
 
 class ThreeTiers : public testing::TestWithParam<RunFormat> {};

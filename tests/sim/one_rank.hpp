@@ -53,16 +53,18 @@ struct OneRank {
   /// One step, in which each gradient is the parameter.
   void train() const {
     engine().begin_step({}).value();
-    for (std::uint32_t unit = 0; unit < rank->model().units.size(); ++unit) {
-      const auto floats = [](const DeviceTensor& tensor) {
-        return tiers::HostDevice::bytes(tensor.bytes).as<float>();
-      };
-      const auto lease = engine().acquire(unit, *stream).value();
-      auto gradients = engine().gradients(unit, *stream).value();
-      std::ranges::copy(floats(lease.parameters()[0]), floats(gradients.slots()[0].tensor).begin());
-      engine().reduce(std::move(gradients), *stream).value();
-    }
+    for (std::uint32_t unit = 0; unit < rank->model().units.size(); ++unit) train_unit(unit);
     (void)engine().step().value();
+  }
+  /// The unit's part of such a step.
+  void train_unit(std::uint32_t unit) const {
+    const auto floats = [](const DeviceTensor& tensor) {
+      return tiers::HostDevice::bytes(tensor.bytes).as<float>();
+    };
+    const auto lease = engine().acquire(unit, *stream).value();
+    auto gradients = engine().gradients(unit, *stream).value();
+    std::ranges::copy(floats(lease.parameters()[0]), floats(gradients.slots()[0].tensor).begin());
+    engine().reduce(std::move(gradients), *stream).value();
   }
 };
 

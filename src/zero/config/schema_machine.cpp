@@ -272,20 +272,16 @@ constexpr Key keys[] = {
      .help =
          "update a shard as soon as its last gradient of a step is reduced, beside the backward of the units "
          "before it, instead of after step(); needs gradient_clipping 0, and bf16 or fp32. A gradient that "
-         "is "
-         "not finite then ends the run, instead of skipping the step, and a step whose update has begun "
-         "cannot "
-         "be abandoned",
+         "is not finite then ends the run, instead of skipping the step, and a step whose update has begun "
+         "cannot be abandoned",
      .bytes = "host, with anything on nvme: the most that accumulates gradients beside an update",
      .field = own<&PenstockConfig::update_in_backward>,
      .read_by = plan},
     {.path = "penstock.non_finite_gradients",
      .kind = text,
-     .help =
-         "what a step does with gradients that are not finite. skip: no update, for every dtype; "
-         "as_deepspeed: "
-         "no update with fp16, and with bf16 at stages 1 and 2 if bf16.check_grad_overflow; else the masters "
-         "become what the gradients make of them",
+     .help = "what a step does with gradients that are not finite. skip: no update, for every dtype; "
+             "as_deepspeed: no update with fp16, and with bf16 at stages 1 and 2 if "
+             "bf16.check_grad_overflow; else the masters become what the gradients make of them",
      .choices = "skip|as_deepspeed",
      .field = own<&PenstockConfig::non_finite_gradients>,
      .read_by = step},

@@ -61,7 +61,6 @@ class OffloadedOptimizer {
     float gradient_factor = 1;
     std::vector<GroupHyperparameters> settings;      ///< by group
     std::vector<cpu_adam::Hyperparameters> configs;  ///< the same for the optimizer's formula, if it has one
-    std::vector<bool> updates;  ///< by flat: whether it has a gradient; set by UpdateSweep
     /// Judges a flat's gradient before its update; none: all were judged together. Errors: as OptimizerStep::begin().
     std::function<Result<void>(const FlatState& flat)> check_gradient;
   };

@@ -15,21 +15,21 @@ using swap::HopState;
 class UpdateSweep::SweepHop final : public swap::Hop {
  public:
   explicit SweepHop(UpdateSweep& sweep)
-      : sweep_(sweep), context_(sweep.context_), optimizer_(sweep.optimizer_), step_(sweep.step_) {}
+      : sweep_(sweep),
+        context_(sweep.context_),
+        optimizer_(sweep.optimizer_),
+        step_(sweep.step_),
+        order_(sweep.order_) {}
 
   Result<void> start() override {
-    taken_.resize(context_.flats.size());
     sweep_.take_given();
-    sweep_.first_waiting_ = 0;
     // What an error has stopped goes first: its leases are held.
+    std::vector<std::size_t> stopped;
     for (std::size_t f = 0; f < context_.flats.size(); ++f) {
-      if (context_.flats[f].updated || !has_leases(context_.flats[f])) continue;
-      taken_[f] = true;
-      next_.push_back(f);
+      if (!context_.flats[f].updated && has_leases(context_.flats[f])) stopped.push_back(f);
     }
-    auto begun = sweep_.device_.begin_sweep();
-    if (!begun) sweep_.end_with_error();
-    return begun;
+    order_.restart(stopped);
+    return sweep_.device_.begin_sweep();
   }
 
   bool is_blocked() const override {
@@ -107,7 +107,6 @@ class UpdateSweep::SweepHop final : public swap::Hop {
       if (!lane->idle()) return HopState::pending;
     }
     if (leases_in_use_) abandon_leases();
-    sweep_.end_with_error();
     return *failure_;
   }
 
@@ -156,7 +155,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
     if (sweep_.is_read(*tile, context_.internals.memory_is_limited()))
       (void)context_.runtime.prefetch(tile->tensor);
     sweep_.prefetch(
-        open_, [this](std::size_t distance) { return flat_to_read(distance); }, step_.updates, 0);
+        open_, [this, distance = std::size_t{0}]() mutable { return flat_to_read(distance); }, 0);
     lane.begin(tiles.flat(), *tile, step_);
     return true;
   }
@@ -181,7 +180,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
 
   void end(FlatState& flat) {
     flat.updated = true;
-    --sweep_.not_updated_;
+    order_.end(static_cast<std::size_t>(&flat - context_.flats.data()));
     context_.wake();  // a gather that waits for it may have been polled before this hop
   }
 
@@ -195,59 +194,14 @@ class UpdateSweep::SweepHop final : public swap::Hop {
     return false;
   }
 
-  [[nodiscard]] FlatState& next_flat() const { return context_.flats[next_.front()]; }
+  [[nodiscard]] FlatState& next_flat() { return context_.flats[*order_.ahead(0)]; }
 
-  /// Of the flats before number `end` that wait, and whose gradient is reduced, the first; `end` if there is none.
-  [[nodiscard]] std::size_t find_waiting(std::size_t end) const {
-    std::size_t& first = sweep_.first_waiting_;
-    while (first < end && !waits(first)) ++first;
-    std::size_t f = first;
-    while (f < end && !(waits(f) && is_reduced(f))) ++f;
-    return std::min(f, end);
-  }
-
-  [[nodiscard]] bool waits(std::size_t flat) const {
-    return sweep_.added_[flat] && !context_.flats[flat].updated && !taken_[flat];
-  }
-  [[nodiscard]] bool is_reduced(std::size_t flat) const {
-    return !step_.updates[flat] || context_.flats[flat].grad.reduction.done;
-  }
-
-  [[nodiscard]] std::size_t flat_ahead(std::size_t distance) {
-    const std::size_t end = context_.flats.size();
-    while (next_.size() <= distance) {
-      const std::size_t flat = find_waiting(end);
-      if (flat == end) return end;
-      taken_[flat] = true;
-      next_.push_back(flat);
+  /// The first flat with a gradient, from `distance` on, of those whose tiles are read next.
+  [[nodiscard]] std::optional<std::size_t> flat_to_read(std::size_t& distance) {
+    while (const auto flat = order_.to_read(distance++)) {
+      if (order_.has_gradient(*flat)) return flat;
     }
-    return next_[distance];
-  }
-
-  /// After those whose gradients are there, the flats whose gradients come next: few, because they are guessed.
-  [[nodiscard]] std::size_t flat_to_read(std::size_t distance) {
-    constexpr std::size_t to_come_max = 8;
-    const std::size_t end = context_.flats.size();
-    if (flat_ahead(distance) != end) return next_[distance];
-    std::size_t left = distance - next_.size();
-    if (left >= to_come_max) return end;
-    const auto comes = [this](std::size_t f) {
-      return step_.updates[f] && (!sweep_.added_[f] || !(context_.flats[f].updated || taken_[f]));
-    };
-    std::size_t& last = sweep_.to_come_;
-    while (last > 0 && !comes(last - 1)) --last;
-    for (std::size_t f = last; f > 0; --f) {
-      if (comes(f - 1) && left-- == 0) return f - 1;
-    }
-    return end;
-  }
-
-  /// Puts a flat that the forward needs sooner before those whose tiles are read ahead already.
-  void prefer_sooner() {
-    const std::size_t front = next_.front(), sooner = find_waiting(front);
-    if (sooner == front || has_leases(context_.flats[front])) return;
-    taken_[sooner] = true;
-    next_.push_front(sooner);
+    return std::nullopt;
   }
 
   [[nodiscard]] static bool has_leases(const FlatState& flat) {
@@ -255,17 +209,17 @@ class UpdateSweep::SweepHop final : public swap::Hop {
   }
 
   Result<bool> begin_flat() {
-    if (open_.size() >= sweep_.plan_.flats || flat_ahead(0) == context_.flats.size()) return false;
-    prefer_sooner();
+    if (open_.size() >= sweep_.plan_.flats || !order_.ahead(0)) return false;
+    if (!has_leases(next_flat())) order_.prefer_sooner();
     FlatState& flat = next_flat();
     flat.grad.in_place.end();
-    if (step_.updates[next_.front()]) {
+    if (order_.has_gradient(*order_.ahead(0))) {
       PENSTOCK_TRY(check_gradient(flat));
     } else {
       optimizer_.advance(flat, step_.number);
     }
     if (optimizer_.tiles_before(flat, step_.number) == 0) {
-      next_.pop_front();
+      order_.take_first();
       end(flat);
       return true;
     }
@@ -313,16 +267,15 @@ class UpdateSweep::SweepHop final : public swap::Hop {
     // Where the parameter is a part of the master it is read too.
     const bool reads = optimizer_.reads_parameters();
     request(next_flat().shard, reads ? swap::Access::modify : swap::Access::overwrite);
-    const std::size_t after = reads ? flat_ahead(1) : context_.flats.size();
-    if (after < context_.flats.size() && step_.updates[after])
-      (void)context_.runtime.prefetch(context_.flats[after].shard);
+    const auto after = reads ? order_.ahead(1) : std::nullopt;
+    if (after && order_.has_gradient(*after)) (void)context_.runtime.prefetch(context_.flats[*after].shard);
     opening_ = Opening::shard;
     return true;
   }
 
   Result<bool> finish_opening() {
     open_.emplace_back(next_flat(), sweep_.plan_.split, optimizer_.tiles_before(next_flat(), step_.number));
-    next_.pop_front();
+    order_.take_first();
     opening_ = Opening::none;
     return true;
   }
@@ -331,10 +284,9 @@ class UpdateSweep::SweepHop final : public swap::Hop {
   EngineContext& context_;
   OffloadedOptimizer& optimizer_;
   const OffloadedOptimizer::Step& step_;
-  std::deque<FlatTiles> open_;    // whose leases are held, in order
-  std::deque<std::size_t> next_;  // flats that follow them; the first one may be being opened
-  std::vector<bool> taken_;       // by flat: it is one of these
-  Opening opening_ = Opening::none;
+  UpdateOrder& order_;
+  std::deque<FlatTiles> open_;       // whose leases are held, in order
+  Opening opening_ = Opening::none;  // the first flat of the order
   swap::PendingLease pending_;
   std::optional<Error> failure_;
   bool leases_in_use_ = false;  // by the device, perhaps for ever
@@ -366,14 +318,11 @@ TimePoint UpdateSweep::busy() const {
 
 void UpdateSweep::begin(OffloadedOptimizer::Step step) {
   step_ = std::move(step);
-  step_.updates = flats_to_update();
+  order_.begin(flats_with_gradient());
   last_ = std::exchange(updated_, {});
   began_ = Clock::steady().now();
   begun_ = true;
   for (FlatState& flat : context_.flats) flat.grad.is_of_update = false;
-  added_.assign(context_.flats.size(), false);
-  not_updated_ = 0;
-  first_waiting_ = to_come_ = context_.flats.size();
 }
 
 void UpdateSweep::add(std::span<const std::uint32_t> flats) {
@@ -394,17 +343,13 @@ void UpdateSweep::add(std::span<const std::uint32_t> flats) {
 
 void UpdateSweep::take_given() {
   const std::lock_guard lock(mutex_);
-  for (const std::uint32_t f : given_) {
-    added_[f] = true;
-    ++not_updated_;
-    first_waiting_ = std::min<std::size_t>(first_waiting_, f);
-  }
+  for (const std::uint32_t f : given_) order_.add(f);
   given_.clear();
 }
 
 bool UpdateSweep::end_if_complete() {
   const std::lock_guard lock(mutex_);
-  if (not_updated_ > 0 || !given_.empty()) return false;
+  if (!order_.complete() || !given_.empty()) return false;
   runs_ = false;
   return true;
 }
@@ -415,10 +360,10 @@ void UpdateSweep::add_others() {
   add(all);
 }
 
-std::vector<bool> UpdateSweep::flats_to_update() const {
-  std::vector<bool> updates;
-  for (const FlatState& flat : context_.flats) updates.push_back(!flat.grad.absent);
-  return updates;
+std::vector<bool> UpdateSweep::flats_with_gradient() const {
+  std::vector<bool> has_gradient;
+  for (const FlatState& flat : context_.flats) has_gradient.push_back(!flat.grad.absent);
+  return has_gradient;
 }
 
 bool UpdateSweep::is_read(const TileState& tile, bool limited) const {
@@ -426,8 +371,8 @@ bool UpdateSweep::is_read(const TileState& tile, bool limited) const {
   return limited && !context_.runtime.in_memory(tile.tensor);
 }
 
-void UpdateSweep::prefetch(const std::deque<FlatTiles>& open, const FlatsAhead& ahead,
-                           const std::vector<bool>& updates, std::uint32_t more) const {
+void UpdateSweep::prefetch(const std::deque<FlatTiles>& open, const NextFlat& next,
+                           std::uint32_t more) const {
   const bool limited = context_.internals.memory_is_limited();
   if (!limited && !tiles_on_disk_) return;
   std::uint32_t count = 0;
@@ -442,41 +387,36 @@ void UpdateSweep::prefetch(const std::deque<FlatTiles>& open, const FlatsAhead& 
   };
   for (const FlatTiles& tiles : open) prefetch_tiles(tiles, optimizer_.options().tiles_ahead + more);
   const std::uint32_t limit = optimizer_.options().tiles_ahead_next_flats + more;
-  for (std::size_t distance = 0; count < limit; ++distance) {
-    const std::size_t flat = ahead(distance);
-    if (flat == context_.flats.size()) return;
-    if (updates[flat]) prefetch_tiles(FlatTiles(context_.flats[flat], plan_.split), limit);
+  while (count < limit) {
+    const auto flat = next();
+    if (!flat) return;
+    prefetch_tiles(FlatTiles(context_.flats[*flat], plan_.split), limit);
   }
 }
 
 void UpdateSweep::read_ahead() {
   if (std::exchange(has_read_ahead_, true)) return;
-  const std::vector<bool> updates = flats_to_update();
-  std::vector<std::size_t> order;
-  for (std::size_t flat = 0; flat < updates.size(); ++flat)
-    if (updates[flat]) order.push_back(flat);
-  if (order.empty()) return;
+  const std::vector<bool> has_gradient = flats_with_gradient();
+  std::deque<std::size_t> order;
+  for (std::size_t flat = 0; flat < has_gradient.size(); ++flat) {
+    if (has_gradient[flat]) order.push_back(flat);
+  }
   // Within the backward, the flats whose gradients are there first.
   if (context_.config.penstock.update_in_backward) std::reverse(order.begin(), order.end());
-  const auto after = [&](std::size_t distance) {
-    return distance + 1 < order.size() ? order[distance + 1] : updates.size();
+  const NextFlat next = [&order]() -> std::optional<std::size_t> {
+    if (order.empty()) return std::nullopt;
+    const std::size_t flat = order.front();
+    order.pop_front();
+    return flat;
   };
   // The first tiles are to be begun at once, by all lanes.
-  prefetch({FlatTiles(context_.flats[order.front()], plan_.split)}, after, updates, plan_.host_tiles());
-}
-
-void UpdateSweep::end_with_error() {
-  const std::lock_guard lock(mutex_);
-  runs_ = false;
+  if (const auto first = next())
+    prefetch({FlatTiles(context_.flats[*first], plan_.split)}, next, plan_.host_tiles());
 }
 
 void UpdateSweep::resume() {
   if (!context_.update_stopped) return;
   context_.update_stopped = false;
-  {
-    const std::lock_guard lock(mutex_);
-    runs_ = true;
-  }
   start();
 }
 
@@ -487,12 +427,7 @@ void UpdateSweep::stop() {
 
 void UpdateSweep::start() {
   // The last move has ended, or reports its end now.
-  bool has_failed = false;
-  context_.internals.wait_ignoring_stores([&] {
-    has_failed = context_.update.error || context_.update_stopped;
-    return context_.update.done;
-  });
-  if (has_failed) return end_with_error();  // resume() starts the next one
+  context_.internals.wait_ignoring_stores([this] { return context_.update.done; });
   context_.update = MoveProgress::begun();
   swap::Move move;
   move.then(std::make_unique<SweepHop>(*this));

@@ -6,6 +6,7 @@
 #include "zero/engine/flat_tiles.hpp"
 #include "zero/engine/offloaded_optimizer.hpp"
 #include "zero/engine/tile_lane.hpp"
+#include "zero/engine/update_order.hpp"
 
 #include <penstock/zero/layout/memory_plan.hpp>
 
@@ -14,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -76,18 +78,16 @@ class UpdateSweep {
   void take_given();
   /// Of the mover: whether nothing is left to be done, so that the move ends. add() then starts another one.
   [[nodiscard]] bool end_if_complete();
-  void end_with_error();
   /// By flat: whether it has a gradient in the step in progress.
-  [[nodiscard]] std::vector<bool> flats_to_update() const;
+  [[nodiscard]] std::vector<bool> flats_with_gradient() const;
   /// Whether the tile is to be read from disk before its update, as far as is known now: one at home may be, while the
   /// memory is limited. Safe from any thread.
   [[nodiscard]] bool is_read(const TileState& tile, bool limited) const;
-  /// The flat that is updated after `distance` others that are not open; the number of flats if that is not known.
-  using FlatsAhead = std::function<std::size_t(std::size_t distance)>;
-  /// Prefetches tiles of `open` that have not begun, then those of the flats of `updates` that follow: as many as the
-  /// plan allows ahead of those that have begun, and `more`. Safe from any thread.
-  void prefetch(const std::deque<FlatTiles>& open, const FlatsAhead& ahead, const std::vector<bool>& updates,
-                std::uint32_t more) const;
+  /// The next flat whose tiles are updated, if it is known.
+  using NextFlat = std::function<std::optional<std::size_t>()>;
+  /// Prefetches tiles of `open` that have not begun, then those of the flats that follow: as many as the plan allows
+  /// ahead of those that have begun, and `more`. Safe from any thread.
+  void prefetch(const std::deque<FlatTiles>& open, const NextFlat& next, std::uint32_t more) const;
 
   EngineContext& context_;
   OffloadedOptimizer& optimizer_;
@@ -101,13 +101,10 @@ class UpdateSweep {
   bool begun_ = false, has_read_ahead_ = false;
   std::mutex mutex_;
   std::vector<std::uint32_t> given_;  // with mutex_: flats for the mover
-  bool runs_ = false;                 // with mutex_: a move runs that will take them
-  // Of the mover while a move runs.
-  std::vector<bool> added_;        // by flat, in this step
-  std::size_t not_updated_ = 0;    // flats that were added and are not updated
-  std::size_t first_waiting_ = 0;  // no flat before it waits for its update
-  std::size_t to_come_ = 0;        // no flat from it on has a gradient that is still to come
-  bool tiles_on_disk_ = false;     // some have no home in memory
+  bool runs_ = false;  // with mutex_: a move will take them, also if an error has stopped this one
+  // Of the mover while a move runs; otherwise of the trainer's thread.
+  UpdateOrder order_{[this](std::size_t flat) { return context_.flats[flat].grad.reduction.done; }};
+  bool tiles_on_disk_ = false;  // some have no home in memory; set by open()
   std::atomic<bool> stopping_{false};
 };
 

@@ -263,6 +263,12 @@ TEST(RanksDisagree, OnTheConfigurationAndOnTheGroups) {
                      if (rank == 1) options.model.groups[0].weight_decay = 0;
                    }),
                {"optimizer groups"});
+  expect_named(run(trainer,
+                   [](std::uint32_t rank, Rank::Options& options) {
+                     options.config.gradient_clipping = 0;
+                     options.config.penstock.update_in_backward = rank == 1;
+                   }),
+               {"penstock.update_in_backward"});
 }
 
 TEST(RanksDisagree, OnTheDataTypeOfAccumulatedGradients) {
