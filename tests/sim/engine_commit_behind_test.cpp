@@ -75,6 +75,34 @@ TEST(EngineCommitBehind, CopiesWhileTheNextStepGoesOn) {
   }
 }
 
+// Gathers of the next forward wait for the update, which has stopped.
+TEST(EngineCommitBehind, ReturnsTheErrorOfTheUpdateBesideGathersThatWaitForIt) {
+  std::string digests[2];
+  for (const bool fails : {false, true}) {
+    const ScratchDirectory scratch;
+    tiers::FaultEngine* faults = nullptr;
+    const OneRank run = OneRank::create(durable_config(scratch.path()), two_units(),
+                                        with_faults(/*of_swap_files=*/true, faults))
+                            .value();
+    Engine& engine = run.engine();
+    run.initialize();
+    run.train();
+    engine.finish_update().value();
+    constexpr auto read = tiers::IoOperation::read;
+    if (fails) faults->add(tiers::Fault::fail(read, faults->accepted(read), EIO, 100));
+    run.train();
+    engine.begin_step({}).value();
+    (void)engine.acquire(0, *run.stream);
+    std::uint64_t failed = 0;
+    while (failed < 100 && !engine.commit()) ++failed;
+    EXPECT_EQ(failed > 0, fails);
+    for (const std::uint32_t unit : {0u, 1u}) run.train_unit(unit);
+    (void)engine.step().value();
+    digests[fails] = engine.digest().value();
+  }
+  EXPECT_EQ(digests[0], digests[1]);
+}
+
 // The commit has the states of its step: nothing is updated within the backward before it is made.
 TEST(EngineCommitBehind, KeepsUpdatesOutOfTheBackward) {
   const ScratchDirectory scratch;
@@ -82,13 +110,19 @@ TEST(EngineCommitBehind, KeepsUpdatesOutOfTheBackward) {
   Config config = durable_config(scratch.path(), OffloadDevice::cpu);
   config.gradient_clipping = 0;
   config.penstock.update_in_backward = true;
+  config.reduce_bucket_size = ElementCount(1);  // each unit is reduced at once
   const OneRank run =
       OneRank::create(config, two_units(), with_faults(/*of_swap_files=*/false, copies)).value();
   run.initialize();
-  const auto updates_in_backward = [&] {
+  const auto updates_in_backward = [&](int attempts) {
     run.engine().begin_step({}).value();
     run.train_unit(1);
-    const bool updates = !run.engine().set_groups(run.engine().groups());  // refused while one is updated
+    bool updates = false;
+    for (int i = 0; i < attempts && !updates; ++i) {
+      (void)run.engine().acquire(0, *run.stream).value();         // adds what is reduced
+      updates = !run.engine().set_groups(run.engine().groups());  // refused while one is updated
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     run.train_unit(0);
     return updates;
   };
@@ -99,10 +133,10 @@ TEST(EngineCommitBehind, KeepsUpdatesOutOfTheBackward) {
                .delay = std::chrono::milliseconds(1500)});
   run.engine().begin_commit().value();
 
-  EXPECT_FALSE(updates_in_backward());
+  EXPECT_FALSE(updates_in_backward(/*attempts=*/20));
   (void)run.engine().step().value();
   EXPECT_EQ(run.engine().finish_commit().value().generation, 1u);
-  EXPECT_TRUE(updates_in_backward());
+  EXPECT_TRUE(updates_in_backward(/*attempts=*/6000));
   (void)run.engine().step().value();
 }
 

@@ -96,6 +96,9 @@ class FailedCommit : public testing::TestWithParam<OffloadDevice> {
   void fail(Operation operation, std::uint64_t after = 0) {
     files_.add(FileSystemFault::fail(operation, files_.accepted(operation) + after, EIO));
   }
+  void fail_to_remove() {
+    fail(Operation::remove, 1);
+  }  // the first one is of what a replacement may have left
   /// The manifest is at its place when the sync of its directory fails.
   void commit_and_fail() {
     run_.train();
@@ -108,9 +111,10 @@ class FailedCommit : public testing::TestWithParam<OffloadDevice> {
   ErrorCode code_ = {};  // of the last failure
   ScratchDirectory scratch_;
   Config config_ = durable_config(scratch_.path(), GetParam());
+  ModelLayout model_ = two_units(500'000);  // the disk's rounded size has no room for a third commit
   tiers::FaultFileSystem files_{tiers::real_file_system(), {}};
   OneRank run_ =
-      OneRank::create(config_, two_units(),
+      OneRank::create(config_, model_,
                       {.durable_files = [&](swap::PathOptions& path) { path.file_system = &files_; }})
           .value();
 };
@@ -123,20 +127,56 @@ TEST_P(FailedCommit, KeepsNoBytes) {
   train_and_commit(run_);
 }
 
-// A power cut brings a manifest back whose removal was not made durable.
+// A power cut brings a manifest back whose removal was not made durable. Its bytes take the room of the next steps.
 TEST_P(FailedCommit, KeepsItsBytesWhereItsManifestMayComeBack) {
   const fs::path second = manifest_in(scratch_.path() / "run", 2), aside = scratch_.path() / "aside";
-  fail(Operation::remove, 1);  // the first one is of what an earlier replacement may have left
-  commit_and_fail();
+  run_.train();
   const std::string digest = run_.engine().digest().value();
+  fail_to_remove();
+  fail(Operation::sync_directory);
+  ASSERT_FALSE(run_.engine().commit());
   fs::rename(second, aside);
+  for (std::uint64_t later = 0; later < 20; ++later) fail(Operation::sync_directory, later);
 
-  commit_and_fail();
-  commit_and_fail();  // of states in memory, with no_space
+  std::string error;
+  try {
+    for (int attempt = 0; attempt < 3 && error.empty(); ++attempt) {
+      run_.train();
+      fail(Operation::sync_directory);
+      error = run_.engine().commit().error().message();
+      if (error.find("no swap file has room") == std::string::npos) error = {};
+    }
+  } catch (const BadResult& failed) {
+    error = failed.what();
+  }
+  EXPECT_NE(error.find("the room is kept by a commit that failed"), std::string::npos) << error;
+  EXPECT_NE(error.find(second.filename().string()), std::string::npos) << error;
 
   run_ = {};
   fs::copy_file(aside, second);
-  expect_resumed(config_, two_units(), digest);
+  expect_resumed(config_, model_, digest);
+}
+
+// The disk has room for two commits, or for one and the steps after it.
+TEST_P(FailedCommit, LeavesRoomForTheNextStepsOnceItsManifestIsRemoved) {
+  fail_to_remove();
+  commit_and_fail();
+  for (int step = 0; step < 3; ++step) run_.train();
+  train_and_commit(run_);
+}
+
+TEST_P(FailedCommit, LeavesRoomForTheNextStepsWhereTheDirectoryWasAway) {
+  const fs::path run = scratch_.path() / "run", away = scratch_.path() / "away";
+  for (int steps = 0; steps < 5; ++steps) {
+    SCOPED_TRACE(steps);
+    run_.train();
+    fs::rename(run, away);
+    EXPECT_FALSE(run_.engine().commit());
+    for (int step = 0; step < steps; ++step) run_.train();
+    fs::rename(away, run);
+    for (int step = 0; step < steps; ++step) run_.train();
+    train_and_commit(run_);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, FailedCommit, testing::Values(OffloadDevice::nvme, OffloadDevice::cpu),

@@ -75,7 +75,9 @@ Result<CommitReport> EngineState::commit(std::span<const std::byte> client) {
   PENSTOCK_TRY(check_commit("Engine::commit", client));
   wear_.note_other_writes();
   commits_->begin(manifest(client));
-  return end_commit();
+  auto committed = end_commit();
+  if (!committed) commits_->give_up();
+  return committed;
 }
 
 Result<void> EngineState::begin_commit(std::span<const std::byte> client) {
@@ -99,17 +101,19 @@ Result<CommitReport> EngineState::finish_commit() {
   return end_commit();
 }
 
-/// Peers wait in the commit: it fails with the error of this rank's update.
+/// Peers wait in the commit: it fails with the error of this rank's update, unless gathers wait for that update, whose
+/// collectives are before those of the commit.
 Result<CommitReport> EngineState::end_commit() {
+  Result<void> updated = ok();
   if (commits_->waits_for_update()) {
-    const Result<void> updated = context_.finish_update();
+    updated = context_.finish_update();
     if (context_.failure) {
       commits_->give_up();
       return *context_.failure;
     }
     commits_->start(updated);
   }
-  context_.internals.wait_ignoring_stores([this] { return moves_are_idle(); });
+  PENSTOCK_TRY(finish_moves(updated));
   commits_->complete();
   if (context_.failure) return *context_.failure;
   return commits_->take_outcome();

@@ -195,7 +195,7 @@ void EngineCommits::store_homes() {
 
 /// Keeps the bytes of what is on disk, and adds it to the manifest.
 Result<void> EngineCommits::pin_tensors(Pending& commit) {
-  PENSTOCK_TRY(context_.internals.end_stores(committed_));
+  PENSTOCK_TRY(context_.name_what_keeps_room(context_.internals.end_stores(committed_)));
   const std::uint64_t pin = pin_of(commit.manifest.generation);
   for (const swap::PathReport& path : context_.runtime.paths())
     commit.manifest.files.push_back(path.file.name);
@@ -254,7 +254,7 @@ Result<void> EngineCommits::make_durable(Pending& commit) {
   const auto first_file = static_cast<std::uint32_t>(manifest.files.size());  // of the copies
   if (copies_) {
     swap::Runtime& runtime = copies_->runtime();
-    PENSTOCK_TRY(copies_->finish());
+    PENSTOCK_TRY(context_.name_what_keeps_room(copies_->finish()));
     for (const swap::PathReport& path : runtime.paths()) manifest.files.push_back(path.file.name);
     for (const CommitCopies::Copy& copy : copies_->copies()) {
       PENSTOCK_TRY(runtime.pin_extent(copy.tensor, pin_of(manifest.generation)));
@@ -268,6 +268,7 @@ Result<void> EngineCommits::make_durable(Pending& commit) {
   std::sort(manifest.tensors.begin(), manifest.tensors.end(),
             [](const CommittedTensor& a, const CommittedTensor& b) { return a.key < b.key; });
   commit.report.manifest = ByteCount(manifest.encode().size());
+  commit.has_manifest = true;
   auto written = directory_.write(manifest);
   commit.may_be_late = !written && written.error().code() == ErrorCode::deadline_exceeded;
   return written;
@@ -318,10 +319,24 @@ void EngineCommits::undo(const Pending& commit) {
   const std::uint64_t generation = commit.manifest.generation;
   ++failed_;
   if (copies_) copies_->give_up();
-  if (directory_.remove(engine_, generation) && !commit.may_be_late) {
-    release(generation);
-  } else {
-    superseded_.push_back(generation);
+  if (!commit.has_manifest) return release(generation);
+  unremoved_.push_back({generation, commit.may_be_late});
+  remove_failed();
+}
+
+void EngineCommits::remove_failed() {
+  if (unremoved_.empty()) return;
+  std::erase_if(unremoved_, [this](Unremoved& failed) {
+    if (failed.is_late) return false;
+    const auto removed = directory_.remove(engine_, failed.generation);
+    failed.is_late = !removed && removed.error().code() == ErrorCode::deadline_exceeded;
+    if (removed) release(failed.generation);
+    return removed.has_value();
+  });
+  context_.keeps_room.clear();
+  if (!unremoved_.empty()) {
+    const auto name = directory_.path(0) / manifest_name(engine_, unremoved_.front().generation);
+    context_.keeps_room = "a commit that failed, until its manifest is removed: " + name.string();
   }
 }
 
@@ -335,6 +350,8 @@ Result<void> EngineCommits::clean_up(const std::optional<FoundManifest>& before)
   };
   // A manifest that stays, or appears later, is none of the last commit.
   if (before) superseded_.push_back(before->generation);
+  for (const Unremoved& failed : std::exchange(unremoved_, {})) superseded_.push_back(failed.generation);
+  context_.keeps_room.clear();
   for (const std::uint64_t generation : superseded_) release(generation);
   failed_ = 0;
   if (is_first_) (void)is_done(directory_.mark(engine_, last_->run));

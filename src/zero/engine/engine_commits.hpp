@@ -76,6 +76,9 @@ class EngineCommits {
   /// Errors, on all ranks: no_space, deadline_exceeded and io, of the files; those of the stores and of the device. The
   /// last commit is as it was, and another one can be begun.
   [[nodiscard]] Result<CommitReport> take_outcome();
+  /// Releases the bytes of failed commits whose manifests can be removed now: the disk has no room for them beside
+  /// those of the last commit and of the next steps.
+  void remove_failed();
   /// Ends the commit in progress, if any, as if it had not begun. Blocks until nothing reads the states any more.
   void give_up();
 
@@ -86,9 +89,15 @@ class EngineCommits {
     CommitReport report;
     TimePoint began{};
     bool started = false;
-    bool may_be_late = false;  // its manifest may appear after the failure of writing it
+    bool has_manifest = false;  // its manifest may be there
+    bool may_be_late = false;   // it may appear after the failure of writing it
     Result<void> so_far = ok();
     std::optional<Result<CommitReport>> outcome = {};  // once it is complete
+  };
+  /// A failed commit whose bytes stay because its manifest may be there.
+  struct Unremoved {
+    std::uint64_t generation = 0;
+    bool is_late = false;  // until the next commit: a file operation has reached its deadline
   };
   [[nodiscard]] std::uint64_t pin_of(std::uint64_t generation) const;
   Result<void> free_others();
@@ -115,9 +124,9 @@ class EngineCommits {
   const std::uint32_t engine_;
   std::optional<RankDirectory::Run> run_;  // none before the first commit of a new one
   std::optional<FoundManifest> last_;
-  std::uint64_t failed_ = 0;  // commits since the last one, which have used their numbers up
-  std::vector<std::uint64_t>
-      superseded_;        // whose manifests may be there: of failed ones, whose bytes stay till then
+  std::uint64_t failed_ = 0;               // commits since the last one, which have used their numbers up
+  std::vector<std::uint64_t> superseded_;  // whose manifests may be there
+  std::vector<Unremoved> unremoved_;
   bool is_first_ = true;  // since open(), or what follows the first has failed
   std::vector<std::string> notes_;
   std::unique_ptr<CommitCopies> copies_;    // null if nothing is in memory only

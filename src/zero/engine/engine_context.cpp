@@ -184,8 +184,17 @@ void EngineContext::abandon_results() {
 Result<void> EngineContext::fail_unless_retryable(Result<void> stores) {
   if (stores) return stores;
   const ErrorCode code = stores.error().code();
+  if (code == ErrorCode::no_space) return name_what_keeps_room(std::move(stores));
   const bool for_good = code == ErrorCode::deadline_exceeded || code == ErrorCode::failed_state;
   return for_good ? fail(stores.error()) : stores;
+}
+
+Result<void> EngineContext::name_what_keeps_room(Result<void> stores) const {
+  if (stores || stores.error().code() != ErrorCode::no_space || keeps_room.empty()) return stores;
+  return std::move(stores)
+      .error()
+      .note("cause   the room is kept by " + keeps_room)
+      .advice("make its directory writable, then repeat the call");
 }
 
 Result<void> EngineContext::check_update() {

@@ -107,7 +107,7 @@ Result<void> EngineState::finish_use_of(ParkKinds kinds) {
     PENSTOCK_TRY(residency_->clear("Engine::park", *this));
     last_uses = checkpoints_->last_uses();
   }
-  context_.internals.wait_ignoring_stores([this] { return moves_are_idle(); });
+  PENSTOCK_TRY(finish_moves());
   // The trainer's streams may still read what it has released.
   for (const auto& fences : {last_uses, context_.fences.all()}) {
     for (const tiers::Fence& fence : fences)
@@ -294,7 +294,7 @@ Result<ParkReport> EngineState::unpark() {
   if (parking_.kinds == ParkKinds::none) {
     return Error(ErrorCode::failed_state, operation).reason("nothing is parked").advice("call park() first");
   }
-  context_.internals.wait_ignoring_stores([this] { return moves_are_idle(); });
+  PENSTOCK_TRY(finish_moves());
   std::vector<Relocation> relocations;
   const std::vector<HostSpan> host_ranges = parking_.given_back.ranges;
   const ByteCount host_bytes = parking_.given_back.bytes;

@@ -136,6 +136,7 @@ void EngineState::add_note(std::string note) {
 
 Result<EngineState::Call> EngineState::enter(const char* operation) {
   if (!in_call_.exchange(true)) {
+    if (commits_) commits_->remove_failed();
     update_.resume();
     return Call(&in_call_);
   }
@@ -146,6 +147,13 @@ Result<EngineState::Call> EngineState::enter(const char* operation) {
 
 bool EngineState::moves_are_idle() const {
   return gathers_.idle() && gradients_.idle() && (!checkpoints_ || checkpoints_->idle());
+}
+
+Result<void> EngineState::finish_moves(const Result<void>& updated) {
+  bool idle = false;
+  PENSTOCK_TRY(context_.wait_beside_update([&] { return (idle = moves_are_idle()) || !updated; },
+                                           swap::StallCause::other));
+  return idle ? ok() : updated;
 }
 
 Engine::Status EngineState::status() const {

@@ -211,6 +211,9 @@ class EngineState : private FlatResidency::Effects {
   [[nodiscard]] Result<void> check_stream(const char* operation, const tiers::Stream& stream) const;
   /// Whether no move of this engine is in flight. Call with the runtime's lock held.
   [[nodiscard]] bool moves_are_idle() const;
+  /// Blocks until none is. Errors: those of the update and of write-behinds, for which a gather may wait; `updated`, if
+  /// the update has stopped with that error in this call.
+  Result<void> finish_moves(const Result<void>& updated = ok());
 
   // FlatResidency::Effects
   Result<void> gather(std::uint32_t flat) override;
