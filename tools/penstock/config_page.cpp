@@ -79,7 +79,7 @@ constexpr Difference differences[] = {
     {"`communication_data_type: fp32` with 16-bit parameters", "gradients are sent in fp32",
      "sent in 16 bits, which loses nothing, and added in fp32"},
     {"gradients that are not finite", "the step is skipped with fp16, and with bf16 at stages 1 and 2",
-     "it is skipped with every type"},
+     "it is skipped with every type; with `penstock.update_in_backward` it ends the run"},
     {"`aio.block_size`, `aio.queue_depth`", "1 MiB and 8, unless given",
      "4 MiB and 16 MiB in flight, unless given"},
 };

@@ -19,7 +19,11 @@ PENSTOCK_C_BEGIN
  *
  * Used by one thread. All functions but those of reports are collective: every rank calls them in the same order. After
  * an error penstock_engine_report.status says what may be called: READY: the same call or another one, nothing has
- * changed; INTERRUPTED: penstock_engine_abandon_step(); FAILED: penstock_engine_free(). */
+ * changed; INTERRUPTED: penstock_engine_abandon_step(); FAILED: penstock_engine_free().
+ *
+ * With penstock.update_in_backward of the configuration a unit is updated once its last gradient of a step is reduced.
+ * It is not begun again until penstock_engine_step(). Once any update has begun, no states and digest are read, no
+ * groups are changed, and the step is not abandoned: PENSTOCK_FAILED_STATE. */
 typedef struct penstock_engine penstock_engine;
 
 typedef int32_t penstock_device;

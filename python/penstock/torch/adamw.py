@@ -75,6 +75,8 @@ class AdamW(torch.optim.Optimizer):
         check_integer("tile_elements", tile_elements, 1 << 14, 1 << 40)
         check_integer("threads", threads, 1, 1024)
         check_positive("max_grad_norm", max_grad_norm)
+        if not isinstance(update_in_backward, bool):
+            refuse("it is neither", "update_in_backward", wanted="True or False", got=repr(update_in_backward))
         if max_grad_norm is not None and update_in_backward:
             refuse("the norm is not known before the backward ends", "max_grad_norm", wanted="None, with update_in_backward",
                    got=repr(max_grad_norm), advice="leave one of them out", kind=Unsupported)

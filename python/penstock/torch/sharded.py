@@ -48,6 +48,7 @@ class Sharded(torch.nn.Module):
         self.micro_batch_size = int(effective["train_micro_batch_size_per_gpu"])  # of each rank
         self.dtype = dtype_of(effective)  # of parameters and floating-point buffers
         self.config = config
+        self._updates_in_backward = bool(effective.get("penstock", {}).get("update_in_backward"))
         self._learning_rate: float | None = None
         self._thread = _Calls(many_threads=False, nested=True)
         self.last_step: dict = {}
@@ -98,6 +99,7 @@ class Sharded(torch.nn.Module):
     def forward(self, *args, **kwargs):
         """That of the module. With gradients it begins a step, or the next micro-batch of it."""
         self._check_whole("forward()")
+        self._check_not_updating("forward()")
         self._guards.check_trained()
         if torch.is_grad_enabled() and not self._is_in_step and not self._is_in_backward:
             self._guards.check_present(self.module)
@@ -175,9 +177,13 @@ class Sharded(torch.nn.Module):
         return self.last_step["updated"]
 
     def abandon_step(self, cause: str = "the trainer has abandoned it") -> None:
-        """Gives up the step in progress, after an exception in forward or backward. All ranks call it."""
+        """Gives up the step in progress, after an exception in forward or backward. All ranks call it. With
+        penstock.update_in_backward a step whose update has begun is not abandoned: it can be completed by step(); after an
+        exception in its last backward the run ends, see docs/python.md."""
         self._check_open("abandon_step()")
         self._check_not_gathered("abandon_step()")
+        if self._is_updating:  # nothing is gathered then, and a refusal changes nothing
+            self._engine.abandon_step(cause)
         while self._calls:
             self._calls.pop()
         for unit in self._units:
@@ -190,7 +196,17 @@ class Sharded(torch.nn.Module):
         self._gathering.drop_hooks()
         self._gathering.note_update()  # no backward of earlier forwards
         self._gathering.leave(*self._units)
-        self._engine.abandon_step(cause)
+        try:
+            self._engine.abandon_step(cause)
+        except FailedState as error:
+            if not self._updates_in_backward:
+                raise
+            self._failure = ("penstock.update_in_backward has updated a part of the step that has failed",
+                             "close() it, and shard() a module again, which goes on from the last commit, or with load_checkpoint()")
+            try:
+                self._check_whole("abandon_step()")
+            except FailedState as refusal:
+                raise refusal from error
 
     def state_dict(self, *args, **kwargs):
         """Refused: the parameters are elsewhere. `with model.gathered() as module: module.state_dict()`."""
@@ -212,6 +228,7 @@ class Sharded(torch.nn.Module):
     def gathered(self) -> Iterator[torch.nn.Module]:
         """The module with all of its parameters in memory, to be read: for its state_dict(), or generate()."""
         self._check_open("gathered()")
+        self._check_not_updating("gathered()")
         self._engine.finish_update()
         self._in_gathered += 1
         try:
@@ -273,6 +290,7 @@ class Sharded(torch.nn.Module):
     def digest(self) -> str:
         """Of the masters of all ranks, which does not depend on their number."""
         self._check_open("digest()")
+        self._check_not_updating("digest()")
         return self._engine.digest()
 
     def commit(self, client=None) -> None:
@@ -404,6 +422,16 @@ class Sharded(torch.nn.Module):
         if self._failure is not None:
             reason, advice = self._failure
             refuse(reason, what, advice=advice, kind=FailedState)
+
+    @property
+    def _is_updating(self) -> bool:
+        """Between the last backward and step(), with penstock.update_in_backward."""
+        return self._updates_in_backward and self._micro_batches == self.gradient_accumulation_steps
+
+    def _check_not_updating(self, what: str) -> None:
+        if self._is_updating:
+            refuse("penstock.update_in_backward updates the parameters since their last gradient", what, advice="call step() first",
+                   kind=FailedState)
 
     def _check_between_steps(self, what: str) -> None:
         self._check_open(what)

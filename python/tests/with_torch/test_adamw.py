@@ -690,6 +690,7 @@ def test_what_cannot_be_updated_is_refused(tensor, text):
     ({"max_grad_norm": float("inf")}, penstock.InvalidArgument, "max_grad_norm"),
     ({"max_grad_norm": "1"}, penstock.InvalidArgument, "max_grad_norm"),
     ({"max_grad_norm": 1.0, "update_in_backward": True}, penstock.Unsupported, "max_grad_norm"),
+    ({"update_in_backward": "false"}, penstock.InvalidArgument, "update_in_backward"),
     ({"state_format": {"float32": "fp32"}}, penstock.InvalidArgument, "no dtypes"),
     ({"path": "/no/such"}, penstock.NotFound, "/no/such"),
     ({"path": []}, penstock.InvalidArgument, "path"),

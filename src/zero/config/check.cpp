@@ -300,23 +300,28 @@ void check_non_finite_gradients(const Config& config, Violations& violations) {
 
 /// What is known only at the end of a backward decides about an update, but for one that begins before.
 void check_update_in_backward(const Config& config, Violations& violations) {
-  constexpr std::string_view key = "penstock.update_in_backward";
   if (!config.penstock.update_in_backward) return;
+  const auto refuse = [&violations](std::string_view key, const std::string& text) {
+    violations.push_back({{key, "penstock.update_in_backward"}, text});
+  };
   if (config.gradient_clipping > 0) {
-    violations.push_back(
-        {{key, "gradient_clipping"},
-         "clipping needs the norm of all gradients before any is used; set gradient_clipping to "
-         "0, or leave the key out"});
+    refuse(
+        "gradient_clipping",
+        "wanted 0 with penstock.update_in_backward, because clipping needs the norm of all gradients before "
+        "any is used; got " +
+            write_json(double{config.gradient_clipping}) +
+            (config.gradient_clipping == Config().gradient_clipping ? ", the default" : ""));
   }
   if (config.dtype == DType::fp16) {
-    violations.push_back(
-        {{key, "fp16.enabled"},
-         "the loss scale needs steps that can be skipped; use bf16 or fp32, or leave the key out"});
+    refuse(
+        "fp16.enabled",
+        "wanted bf16 or fp32 with penstock.update_in_backward, because a loss scale needs steps that can be "
+        "skipped");
   }
   if (config.penstock.endurance_cap) {
-    violations.push_back(
-        {{key, "penstock.endurance_cap"},
-         "an update that has begun cannot be refused for endurance_cap; leave out one of them"});
+    refuse(
+        "penstock.endurance_cap",
+        "wanted none with penstock.update_in_backward, because an update that has begun cannot be refused");
   }
 }
 

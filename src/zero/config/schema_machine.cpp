@@ -271,10 +271,11 @@ constexpr Key keys[] = {
      .kind = flag,
      .help =
          "update a shard as soon as its last gradient of a step is reduced, beside the backward of the units "
-         "before it, instead of after step(); needs gradient_clipping 0, and bf16 or fp32. A gradient that "
-         "is not finite then ends the run, instead of skipping the step, and a step whose update has begun "
-         "cannot be abandoned",
-     .bytes = "host, with anything on nvme: the most that accumulates gradients beside an update",
+         "before it, instead of after step(); needs gradient_clipping 0, bf16 or fp32, and no endurance_cap. "
+         "A gradient that is not finite then ends the run, instead of skipping the step, and a step whose "
+         "update has begun cannot be abandoned",
+     .bytes = "host, with anything on nvme: the most that accumulates gradients beside an update; nvme: "
+              "tiles may be read twice, where gradients evict what was read ahead",
      .field = own<&PenstockConfig::update_in_backward>,
      .read_by = plan},
     {.path = "penstock.non_finite_gradients",

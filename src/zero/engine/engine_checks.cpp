@@ -31,7 +31,8 @@ Result<void> EngineState::between_steps(const char* operation) const {
     return Error(ErrorCode::failed_state, operation)
         .reason("a step is in progress, in which a gradient was asked for or reduced")
         .object(flat.layout->name)
-        .advice("reduce every unit in every micro-batch and call step(), or call abandon_step()");
+        .advice(std::string("reduce every unit in every micro-batch and call step()") +
+                (update_.has_begun() ? "" : ", or call abandon_step()"));
   }
   return ok();
 }
@@ -41,8 +42,9 @@ Result<void> EngineState::check_not_updating(const char* operation) const {
   return Error(ErrorCode::failed_state, operation)
       .reason("penstock.update_in_backward has begun to update parameters in this step")
       .advice(
-          "call step() first; a step that cannot be completed is continued from the last commit or "
-          "checkpoint");
+          "reduce every unit in every micro-batch and call step() first; if that is not possible, destroy "
+          "the "
+          "engine, and continue from the last commit or checkpoint");
 }
 
 /// With penstock.update_in_backward a unit has no defined parameters from its last gradient to step().
@@ -55,7 +57,7 @@ Result<void> EngineState::check_before_update(const char* operation, std::uint32
             "its last gradient of this step was reduced, after which penstock.update_in_backward updates "
             "it")
         .object(options_.model.units[unit].name)
-        .advice("use the unit before reduce(), or after step()");
+        .advice("use the unit before reduce(), or after step(); or leave the key out");
   }
   return ok();
 }

@@ -201,7 +201,7 @@ Result<void> EngineContext::check_update() {
   const auto stopped = std::exchange(update.error, std::nullopt);
   if (!stopped) return ok();
   update_stopped = true;
-  return update_damaged ? fail(*stopped) : fail_unless_retryable(*stopped);
+  return update_ended ? fail(*stopped) : fail_unless_retryable(*stopped);
 }
 
 Result<void> EngineContext::wait_beside_update(const std::function<bool()>& done, StallCause cause) {

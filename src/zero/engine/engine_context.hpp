@@ -161,7 +161,7 @@ struct EngineContext {
   std::vector<FlatState> flats;
   MoveProgress update;          ///< of the last step's parameters, by UpdateSweep
   bool update_stopped = false;  ///< by an error that check_update() has returned
-  bool update_damaged = false;  ///< its error may have left a tile updated in part; set by the mover
+  bool update_ended = false;    ///< by its error, after which it cannot be continued; set by the mover
   const std::function<void()> wake = [this] { internals.wake(); };  ///< wakes the mover
   std::string
       keeps_room;  ///< what does in the swap files beside the states and the last commit; empty for nothing

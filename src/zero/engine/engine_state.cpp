@@ -400,7 +400,10 @@ Result<void> EngineState::abandon_step(tiers::Stream& stream, std::string cause)
   PENSTOCK_TRY(check_stream(operation, stream));
   PENSTOCK_TRY(residency_->check_no_leases(operation));
   PENSTOCK_TRY(checkpoints_->check_no_leases(operation));
-  if (auto revocable = check_not_updating(operation); !revocable) return context_.fail(revocable.error());
+  if (auto revocable = check_not_updating(operation); !revocable) {
+    // A peer has abandoned the step, in which no rank can go on.
+    return context_.interruption ? context_.fail(revocable.error()) : revocable;
+  }
   Error error = Error(ErrorCode::interrupted, operation)
                     .reason(cause.empty() ? "the trainer has abandoned the step" : std::move(cause));
   context_.interrupt(error);

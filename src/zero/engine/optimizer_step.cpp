@@ -3,6 +3,7 @@
 #include "base/number_text.hpp"
 
 #include <cmath>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -11,8 +12,8 @@ namespace penstock::zero {
 namespace {
 
 /// Where the update does not wait for the norm of all gradients, no step can be skipped.
-Error refuse_gradient(const std::string& reason, const std::string& of) {
-  return Error(ErrorCode::non_finite, "Engine::step")
+Error refuse_gradient(const char* operation, const std::string& reason, const std::string& of) {
+  return Error(ErrorCode::non_finite, operation)
       .reason("the step cannot be skipped, because penstock.update_in_backward may have updated a part: " +
               reason)
       .object(of)
@@ -59,11 +60,28 @@ void OptimizerStep::update_in_backward(std::span<const std::uint32_t> flats) {
   update_.add(flats);
 }
 
-/// Where the norm of all gradients is not finite, or the square of one is not, a flat's norm is not.
-Result<void> OptimizerStep::check_gradient(double divisor, const FlatState& flat) const {
+Result<void> OptimizerStep::check_gradient(const char* operation, double divisor,
+                                           const FlatState& flat) const {
   const double squares = sum_tree(flat.grad.square_partials);
   const std::string reason = reason_to_skip(divisor, gradient_norm(context_.config, divisor, squares));
-  return reason.empty() ? ok() : refuse_gradient(reason, flat.layout->name);
+  return reason.empty() ? ok() : refuse_gradient(operation, reason, flat.layout->name);
+}
+
+/// What the error of a step that cannot be skipped for `reason` names: one of this rank's flats, else a rank, else all
+/// together, which may be too large where none is.
+Error OptimizerStep::unusable_gradients(const std::string& reason,
+                                        const std::vector<double>& squares_of_ranks) const {
+  constexpr const char* operation = "Engine::step";
+  for (const FlatState& flat : context_.flats) {
+    if (flat.grad.absent) continue;
+    if (const auto usable = check_gradient(operation, divisor(), flat); !usable) return usable.error();
+  }
+  for (std::size_t rank = 0; rank < squares_of_ranks.size() && squares_of_ranks.size() > 1; ++rank) {
+    const GradientNorm norm = gradient_norm(context_.config, divisor(), squares_of_ranks[rank]);
+    if (!reason_to_skip(divisor(), norm).empty())
+      return refuse_gradient(operation, reason, "the gradients of rank " + std::to_string(rank));
+  }
+  return refuse_gradient(operation, reason, "all gradients together");
 }
 
 Result<StepOutcome> OptimizerStep::finish(std::uint32_t micro_batches,
@@ -80,19 +98,17 @@ Result<StepOutcome> OptimizerStep::finish(std::uint32_t micro_batches,
                                       .groups = groups_,
                                       .layout_hash = layout_hash_,
                                       .collectives_hash = context_.collective_trace.hash()});
-  PENSTOCK_TRY_ASSIGN(const GradientNorm norm, compute_global_norm(settings, refuses));
-  const bool in_backward = context_.config.penstock.update_in_backward;
-  // In the backward each flat's part of the norm is judged before it is used: check_gradient().
-  const bool may_skip =
-      context_.config.skips_non_finite_gradients() && !(in_backward && std::isfinite(norm.norm));
+  PENSTOCK_TRY_ASSIGN(const std::vector<double> squares_of_ranks, exchange_squares(settings, refuses));
+  const GradientNorm norm = gradient_norm(context_.config, divisor(), sum_tree(squares_of_ranks));
+  const bool may_skip = context_.config.skips_non_finite_gradients();
   StepOutcome outcome{.skip_reason = may_skip ? reason_to_skip(divisor(), norm) : std::string(),
                       .gradient_norm = norm.norm,
                       .clip_factor = norm.clip_factor,
                       .learning_rate = now.rate,
                       .loss_scale = loss_scale,
                       .step = context_.completed_steps + 1};
-  if (in_backward && !outcome.skip_reason.empty())
-    return context_.fail(refuse_gradient(outcome.skip_reason, "the gradients of all ranks")).error();
+  if (context_.config.penstock.update_in_backward && !outcome.skip_reason.empty())
+    return context_.fail(unusable_gradients(outcome.skip_reason, squares_of_ranks)).error();
   if (outcome.skip_reason.empty() && wear_.refuses != WearLimit::Refuses::this_step) {
     if (!update_.has_begun()) begin_update(norm.clip_factor, now);
     update_.add_others();
@@ -108,9 +124,9 @@ double OptimizerStep::divisor() const {
   return gradient_divisor(context_.config, loss_scaler_.scale(), context_.communicator.size());
 }
 
-/// Computes the norm of the gradients of all ranks. The result is the same on all ranks.
-Result<GradientNorm> OptimizerStep::compute_global_norm(const StepSettings& settings,
-                                                        WearLimit::Refuses refuses) {
+/// The sum of the squares of each rank's gradients: the same on all ranks.
+Result<std::vector<double>> OptimizerStep::exchange_squares(const StepSettings& settings,
+                                                            WearLimit::Refuses refuses) {
   std::vector<double> of_flats;
   for (const FlatState& flat : context_.flats) {
     of_flats.push_back(flat.grad.absent ? 0 : sum_tree(flat.grad.square_partials));
@@ -135,14 +151,16 @@ Result<GradientNorm> OptimizerStep::compute_global_norm(const StepSettings& sett
       return context_.fail(same.error()).error();
     }
   }
-  return gradient_norm(context_.config, divisor(), sum_tree(squares_of_ranks));
+  return squares_of_ranks;
 }
 
 void OptimizerStep::begin_update(double clip_factor, const LearningRate& now) {
   OffloadedOptimizer::Step step{.number = context_.completed_steps + 1,
                                 .gradient_factor = gradient_factor(divisor(), clip_factor)};
   if (context_.config.penstock.update_in_backward && context_.config.skips_non_finite_gradients())
-    step.check_gradient = [this, by = divisor()](const FlatState& flat) { return check_gradient(by, flat); };
+    step.check_gradient = [this, by = divisor()](const FlatState& flat) {
+      return check_gradient("Engine::reduce", by, flat);
+    };
   const OptimizerConfig& optimizer = context_.config.optimizer;
   for (const OptimizerGroup& group : groups_) {
     step.settings.push_back(group_hyperparameters(optimizer, group, now));

@@ -42,7 +42,7 @@ class OptimizerStep {
   void reset_loss_scale() { loss_scaler_ = context_.config.loss_scaler(); }
 
   /// Begins the update within the backward, of `flats`, whose last gradient is being reduced; or adds them to it. A
-  /// gradient with which finish() would skip the step fails the engine before it updates anything: non_finite. Does
+  /// flat with whose gradient finish() would skip the step fails the engine before it is updated: non_finite. Does
   /// nothing without a learning_rate(), whose error finish() returns.
   void update_in_backward(std::span<const std::uint32_t> flats);
   /// Computes the norm, compares the settings of all ranks, and starts the update or skips it. Every gradient must be
@@ -61,9 +61,12 @@ class OptimizerStep {
 
  private:
   [[nodiscard]] double divisor() const;
-  Result<GradientNorm> compute_global_norm(const StepSettings& settings, WearLimit::Refuses refuses);
+  Result<std::vector<double>> exchange_squares(const StepSettings& settings, WearLimit::Refuses refuses);
   void begin_update(double clip_factor, const LearningRate& now);
-  [[nodiscard]] Result<void> check_gradient(double divisor, const FlatState& flat) const;
+  [[nodiscard]] Result<void> check_gradient(const char* operation, double divisor,
+                                            const FlatState& flat) const;
+  [[nodiscard]] Error unusable_gradients(const std::string& reason,
+                                         const std::vector<double>& squares_of_ranks) const;
 
   EngineContext& context_;
   UpdateSweep& update_;

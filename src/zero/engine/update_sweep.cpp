@@ -50,7 +50,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
       if (failure_) return stop();
       const auto further = advance();
       if (!further) {
-        note_failure(further.error(), /*in_part=*/false);
+        note_failure(further.error(), /*ends_it=*/false);
         advanced = true;
       } else {
         advanced = advanced || *further;
@@ -70,7 +70,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
       const auto state = lane->poll(/*stopping=*/failure_.has_value());
       if (state && *state == TileLane::State::busy) continue;
       if (!state) {
-        note_failure(state.error(), /*in_part=*/!lane->waits_for_lease());
+        note_failure(state.error(), /*ends_it=*/!lane->waits_for_lease());
       } else if (*state == TileLane::State::updated) {
         count_updated(*lane);
       }
@@ -89,12 +89,12 @@ class UpdateSweep::SweepHop final : public swap::Hop {
     (lane.processor() == Processor::cpu ? updated.by_cpu : updated.on_device) += lane.tile().range.count;
   }
 
-  /// The update returns the first error, or the first after which it cannot be continued, because a tile may be updated
-  /// in part: the other one must not hide it.
-  void note_failure(const Error& error, bool in_part) {
-    const bool damaged = in_part || error.code() == ErrorCode::corrupted;
-    if (!failure_ || (damaged && !context_.update_damaged)) failure_ = error;
-    if (damaged) context_.update_damaged = true;
+  /// The update returns the first error, or the first after which it cannot be continued: the other one must not hide
+  /// it. `ends_it`: a tile may be updated in part, or a gradient is lost.
+  void note_failure(const Error& error, bool ends_it) {
+    ends_it = ends_it || error.code() == ErrorCode::corrupted;
+    if (!failure_ || (ends_it && !context_.update_ended)) failure_ = error;
+    if (ends_it) context_.update_ended = true;
   }
 
   /// After an error: ends once no tile is being updated. What the move waits for may never come, such as memory of a
@@ -235,10 +235,13 @@ class UpdateSweep::SweepHop final : public swap::Hop {
   /// The gradient was reduced, and is one that updates: nothing has judged it before where the update begins within
   /// the backward.
   Result<void> check_gradient(const FlatState& flat) {
-    if (flat.grad.reduction.error) return *flat.grad.reduction.error;
-    if (!step_.check_gradient) return ok();
-    auto usable = step_.check_gradient(flat);
-    if (!usable) context_.update_damaged = true;  // other tiles are of this step
+    Result<void> usable = ok();
+    if (flat.grad.reduction.error) {
+      usable = *flat.grad.reduction.error;
+    } else if (step_.check_gradient) {
+      usable = step_.check_gradient(flat);
+    }
+    if (!usable) note_failure(usable.error(), /*ends_it=*/true);
     return usable;
   }
 

@@ -79,8 +79,9 @@ struct StepTimes {
 ///
 /// With penstock.update_in_backward a unit's parameters are updated once their last gradient of the step is reduced,
 /// beside the backward of the units before it, or after step() where a commit is in progress. Until step(), acquire()
-/// of that unit returns failed_state, and so do read_states(), digest() and set_groups() once any update has begun.
-/// abandon_step() fails the engine then, and so does a gradient with which step() would skip: non_finite.
+/// of that unit returns failed_state, and so do read_states(), digest(), set_groups() and abandon_step() once any
+/// update has begun. Such a step can only be completed: gradients() and reduce() of what is missing, then step(). A
+/// gradient with which step() would skip fails the engine: non_finite.
 ///
 /// create, initialize, restore, resume, load_checkpoint, acquire, gradients, reduce, begin_step, step, commit,
 /// finish_commit, save_checkpoint, abandon_step, park, unpark and digest are collective: every rank calls them in the
@@ -282,7 +283,8 @@ class Engine {
   /// `stream` has executed the work that uses the engine's tensors. Between two steps it changes nothing, and meets the
   /// peers.
   ///
-  /// Errors: failed_state, while a UnitLease or a CheckpointLease is held (nothing has changed);
+  /// Errors: failed_state, while a UnitLease or a CheckpointLease is held, and once penstock.update_in_backward has
+  /// begun to update (nothing has changed; where a peer has abandoned the step, the engine has failed then);
   /// peer_failed, when a peer leaves instead.
   Result<void> abandon_step(tiers::Stream& stream, std::string cause = "");
 

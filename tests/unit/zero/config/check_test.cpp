@@ -188,9 +188,8 @@ const Case wrong[] = {
        c.gradient_clipping = 0.5;
        c.penstock.update_in_backward = true;
      },
-     "penstock.update_in_backward: clipping needs the norm of all gradients before any "
-     "is used; "
-     "set gradient_clipping to 0, or leave the key out"},
+     "gradient_clipping: wanted 0 with penstock.update_in_backward, because clipping needs the norm of all "
+     "gradients before any is used; got 0.5"},
     {"UpdatesThatALossScaleMaySkip",
      [](Config& c) {
        c.gradient_clipping = 0;
@@ -198,9 +197,9 @@ const Case wrong[] = {
        c.penstock.state_format = cpu_adam::StateFormat::fp32;
        c.penstock.update_in_backward = true;
      },
-     "penstock.update_in_backward: the loss scale needs steps that can be skipped; use bf16 "
-     "or fp32, or "
-     "leave the key out"},
+     "fp16.enabled: wanted bf16 or fp32 with penstock.update_in_backward, because a loss scale needs steps "
+     "that "
+     "can be skipped"},
     {"UpdatesThatACapMayRefuse",
      [](Config& c) {
        c.gradient_clipping = 0;
@@ -208,9 +207,8 @@ const Case wrong[] = {
        c.penstock.endurance_cap = 0.5;
        c.penstock.update_in_backward = true;
      },
-     "penstock.update_in_backward: an update that has begun cannot be refused for endurance_cap; leave "
-     "out "
-     "one of them"},
+     "penstock.endurance_cap: wanted none with penstock.update_in_backward, because an update that has begun "
+     "cannot be refused"},
     {"WarningThatIsNone", [](Config& c) { c.penstock.endurance_warning = nan; },
      "penstock.endurance_warning: wanted a number from 0 to 1, got nan"},
     {"ReportFileWithNul", [](Config& c) { c.penstock.report_file = std::string("a\0b", 3); },
@@ -244,6 +242,21 @@ TEST(ConfigCheck, ReportsEverythingThatIsWrongAtOnce) {
   EXPECT_NE(message.find("2 errors"), std::string::npos) << message;
   EXPECT_NE(message.find("penstock.tiles_in_flight"), std::string::npos) << message;
   EXPECT_NE(message.find("optimizer.params.eps"), std::string::npos) << message;
+}
+
+// Each of them is named, with its own line.
+TEST(ConfigCheck, ReportsEverythingThatUpdatesInTheBackwardDoNotHave) {
+  const auto config = Config::from_text(R"({"train_batch_size": 8, "fp16": {"enabled": true},
+    "penstock": {"update_in_backward": true, "endurance_cap": 0.5, "path_endurance": ["1TiB"]},
+    "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/a"}}})",
+                                        "ds_config.json", 1);
+
+  ASSERT_FALSE(config);
+  const std::string message = config.error().message();
+  for (const char* problem :
+       {"fp16.enabled, line 1: wanted bf16 or fp32 with", "penstock.endurance_cap, line 2: wanted none",
+        "gradient_clipping: wanted 0 with", "got 1, the default"})
+    EXPECT_NE(message.find(problem), std::string::npos) << message;
 }
 
 // As in DeepSpeed.
