@@ -81,6 +81,47 @@ TEST(CommitOfTwoRanks, FailsOnBothWhereTheUpdateOfOneFails) {
 }
 
 // The commit is complete on all ranks.
+// In the forward, gathers of the next units wait for the update. A rank that has an error of its own repeats the call;
+// its peer waits in it.
+TEST(CommitOfTwoRanks, IsRepeatedByTheRankWhoseUpdateFailsBesideGathers) {
+  std::array<std::uint32_t, 2> failed{}, committed{};
+  for (std::uint64_t after = 0; after < 12; ++after) {  // reads of each update
+    const ScratchDirectory scratch;
+    RunOptions options{.ranks = 2, .micro_batches = 1, .steps = 4};
+    options.model = deep_model();
+    options.config.offload_optimizer.device = OffloadDevice::nvme;
+    options.config.offload_param.device = OffloadDevice::cpu;
+    options.config.penstock.durable_directories = {scratch.path() / "run"};
+    options.attempts = 100;
+    std::array<tiers::FaultEngine*, 2> faults{};
+    options.without_leases = [&](Engine& engine, const RunOptions::ProgramPoint& point) -> Result<void> {
+      const bool in_forward =
+          point.unit == 1 && point.place == RunOptions::ProgramPoint::Place::forward && point.step > 0;
+      if (!in_forward) return ok();
+      bool is_committed = false;
+      while (!is_committed && failed[point.rank] < 100) {
+        is_committed = engine.commit().has_value();
+        ++(is_committed ? committed : failed)[point.rank];
+      }
+      constexpr auto read = tiers::IoOperation::read;
+      if (point.rank == 1)
+        faults[1]->add(tiers::Fault::fail(read, faults[1]->accepted(read) + after, EIO, 30));
+      return ok();
+    };
+    options.change_path = [&](std::uint32_t rank, swap::PathOptions& path) {
+      path.decorate = [&faults, rank](std::unique_ptr<tiers::IoEngine> engine) {
+        auto faulty = std::make_unique<tiers::FaultEngine>(std::move(engine), tiers::FaultPlan());
+        faults[rank] = faulty.get();
+        return faulty;
+      };
+    };
+    const RunResult result = train(options);
+    ASSERT_FALSE(result.error) << result.error->message();
+  }
+  EXPECT_EQ(committed, (std::array<std::uint32_t, 2>{36, 36}));
+  EXPECT_GT(failed[1], failed[0]);
+}
+
 TEST(CommitOfTwoRanks, NotesWhatIsLeftOfEarlierOnes) {
   using Operation = tiers::FileSystemFault::Operation;
   std::string digest;

@@ -128,11 +128,11 @@ TEST(CommitSurvives, OneThatHasFailedAndWhoseManifestCannotBeRemoved) {
     run.train();
     second = run.engine().digest().value();
     fail_next(Operation::sync_directory, 0);
-    // The first one is of the unfinished file. Each call tries again.
+    // The first one is of the unfinished file. Later calls try again.
     for (std::uint64_t attempt = 1; attempt < 100; ++attempt) fail_next(Operation::remove, attempt);
     EXPECT_EQ(run.engine().commit().error().code(), ErrorCode::io);
     run.train();
-    EXPECT_GT(files.injected(), 5u);
+    EXPECT_GE(files.injected(), 3u);
   }
   expect_whole(config, second);
 }

@@ -150,8 +150,6 @@ TEST(FaultyDevice, LeavesTheLeasesOfAFlatToTheLaneThatStillUpdatesAndBeginsNoOth
   EXPECT_EQ(begun, 1u);
 }
 
-// An update continues after an error of the disk, but not after one that leaves a tile updated in part. Weight decay
-// alone multiplies a master of 4 by 1e38.
 // Each event in turn, from that of the last gradient on, is not recorded. One of them is that of the update's start.
 TEST(FaultyDevice, ContinuesAnUpdateThatDoesNotStart) {
   for (const bool in_backward : {false, true}) {
@@ -195,6 +193,8 @@ TEST(FaultyDevice, ContinuesAnUpdateThatDoesNotStart) {
   }
 }
 
+// An update continues after an error of the disk, but not after one that leaves a tile updated in part. Weight decay
+// alone multiplies a master of 4 by 1e38.
 TEST(DeviceUpdate, ReturnsThatATileIsNotFiniteAlsoAfterAnErrorOfTheDisk) {
   std::uint64_t injected = 0;
   for (std::uint64_t seed = 10; seed < 25; ++seed) {

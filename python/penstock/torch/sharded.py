@@ -182,7 +182,8 @@ class Sharded(torch.nn.Module):
         exception in its last backward the run ends, see docs/python.md."""
         self._check_open("abandon_step()")
         self._check_not_gathered("abandon_step()")
-        if self._is_updating:  # nothing is gathered then, and a refusal changes nothing
+        is_first = self._is_updating  # nothing is gathered then, and a refusal changes nothing
+        if is_first:
             self._engine.abandon_step(cause)
         while self._calls:
             self._calls.pop()
@@ -196,10 +197,12 @@ class Sharded(torch.nn.Module):
         self._gathering.drop_hooks()
         self._gathering.note_update()  # no backward of earlier forwards
         self._gathering.leave(*self._units)
+        if is_first:
+            return
         try:
             self._engine.abandon_step(cause)
         except FailedState as error:
-            if not self._updates_in_backward:
+            if "update_in_backward" not in error.reason:
                 raise
             self._failure = ("penstock.update_in_backward has updated a part of the step that has failed",
                              "close() it, and shard() a module again, which goes on from the last commit, or with load_checkpoint()")
@@ -297,12 +300,14 @@ class Sharded(torch.nn.Module):
         """Makes the run durable as of the last step, with an object of the trainer (tensors, numbers, text, and lists and
         dictionaries of them), and the module's buffers. Needs penstock.durable_directory of the configuration: shard() goes on from the last commit that is there.
         See docs/checkpoints.md."""
+        self._check_not_updating("commit()")
         self._check_between_steps("commit()")
         self._engine.commit(trainer_state.to_bytes(self.module, client))
 
     def save_checkpoint(self, directory: str | os.PathLike, client=None, keep: int = 0) -> str:
         """Commits, and copies the commit to a new subdirectory, whose path it returns. Needs penstock.durable_directory of the
         configuration, as commit(). keep: how many checkpoints of this run stay there; 0: all."""
+        self._check_not_updating("save_checkpoint()")
         self._check_between_steps("save_checkpoint()")
         check_integer("save_checkpoint()", "keep", keep, 0, (1 << 32) - 1)
         return self._engine.save_checkpoint(directory_of(directory), trainer_state.to_bytes(self.module, client), keep)
@@ -429,9 +434,12 @@ class Sharded(torch.nn.Module):
         return self._updates_in_backward and self._micro_batches == self.gradient_accumulation_steps
 
     def _check_not_updating(self, what: str) -> None:
+        """Before what reads the parameters."""
         if self._is_updating:
             refuse("penstock.update_in_backward updates the parameters since their last gradient", what, advice="call step() first",
                    kind=FailedState)
+        if self._updates_in_backward:
+            self._check_whole(what)
 
     def _check_between_steps(self, what: str) -> None:
         self._check_open(what)

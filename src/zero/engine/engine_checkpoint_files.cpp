@@ -80,6 +80,7 @@ Result<SavedCheckpoint> EngineState::save_checkpoint(const std::filesystem::path
   const TimePoint began = Clock::steady().now();
   SavedCheckpoint saved;
   PENSTOCK_TRY(check_commit(saving, options.client));
+  PENSTOCK_TRY(finish_moves());
   PENSTOCK_TRY(check_same_arguments(directory, options.keep));
   if (directory.empty()) return no_name(saving);
   const RankDirectory::Options& durable = commits_->where();
@@ -124,6 +125,7 @@ Result<SavedCheckpoint> EngineState::save_checkpoint(const std::filesystem::path
 Result<Resumed> EngineState::load_checkpoint(const std::filesystem::path& directory) {
   PENSTOCK_TRY(check_restorable(loading));
   PENSTOCK_TRY(check_new_run(loading));
+  PENSTOCK_TRY(finish_moves());
   const TimePoint deadline = std::chrono::seconds(options_.config.penstock.io_deadline_seconds);
   tiers::FileSystem* const files = commits_ ? commits_->where().files : &tiers::real_file_system();
   const std::uint32_t rank = context_.communicator.rank();

@@ -42,9 +42,8 @@ Result<void> EngineState::check_not_updating(const char* operation) const {
   return Error(ErrorCode::failed_state, operation)
       .reason("penstock.update_in_backward has begun to update parameters in this step")
       .advice(
-          "reduce every unit in every micro-batch and call step() first; if that is not possible, destroy "
-          "the "
-          "engine, and continue from the last commit or checkpoint");
+          "reduce every unit in every micro-batch and call step() first; where that is impossible, destroy "
+          "the engine, and continue from the last commit or checkpoint");
 }
 
 /// With penstock.update_in_backward a unit has no defined parameters from its last gradient to step().

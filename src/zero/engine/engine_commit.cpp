@@ -101,8 +101,8 @@ Result<CommitReport> EngineState::finish_commit() {
   return end_commit();
 }
 
-/// Peers wait in the commit: it fails with the error of this rank's update, unless gathers wait for that update, whose
-/// collectives are before those of the commit.
+/// Peers wait in the commit: it fails with the error of this rank's update, unless a gather waits for that update,
+/// whose collective is before those of the commit.
 Result<CommitReport> EngineState::end_commit() {
   Result<void> updated = ok();
   if (commits_->waits_for_update()) {
@@ -111,9 +111,10 @@ Result<CommitReport> EngineState::end_commit() {
       commits_->give_up();
       return *context_.failure;
     }
-    commits_->start(updated);
+    if (updated) commits_->start();
   }
   PENSTOCK_TRY(finish_moves(updated));
+  commits_->start(updated);
   commits_->complete();
   if (context_.failure) return *context_.failure;
   return commits_->take_outcome();
@@ -134,6 +135,7 @@ Result<std::optional<Resumed>> EngineState::resume() {
   constexpr const char* operation = "Engine::resume";
   PENSTOCK_TRY(check_durable(operation));
   PENSTOCK_TRY(check_restorable(operation));
+  PENSTOCK_TRY(finish_moves());
   if (!commits_->last()) return std::optional<Resumed>();
   Resumed resumed{.notes = commits_->notes()};
   PENSTOCK_TRY(restore_commit(operation, commits_->where(), *commits_->last(), resumed));

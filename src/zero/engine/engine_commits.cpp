@@ -246,6 +246,18 @@ Result<void> EngineCommits::check_is_there(const tiers::File::Properties& file) 
           "whole");
 }
 
+/// Whether the manifests' directory is the one that the run has opened: else one may be where that is.
+Result<void> EngineCommits::check_directory() const {
+  for (const swap::Runtime* const runtime : {&context_.runtime, copies_ ? &copies_->runtime() : nullptr}) {
+    if (runtime == nullptr) continue;
+    for (const swap::PathReport& path : runtime->paths()) {
+      if (std::filesystem::path(path.file.name).parent_path() == directory_.path(0))
+        return check_is_there(path.file);
+    }
+  }
+  return ok();
+}
+
 /// Makes the bytes and the manifest of this rank durable.
 Result<void> EngineCommits::make_durable(Pending& commit) {
   Manifest& manifest = commit.manifest;
@@ -321,22 +333,39 @@ void EngineCommits::undo(const Pending& commit) {
   if (copies_) copies_->give_up();
   if (!commit.has_manifest) return release(generation);
   unremoved_.push_back({generation, commit.may_be_late});
+  next_removal_ = {};
+  was_not_removed_ = false;
   remove_failed();
 }
 
 void EngineCommits::remove_failed() {
-  if (unremoved_.empty()) return;
-  std::erase_if(unremoved_, [this](Unremoved& failed) {
-    if (failed.is_late) return false;
-    const auto removed = directory_.remove(engine_, failed.generation);
-    failed.is_late = !removed && removed.error().code() == ErrorCode::deadline_exceeded;
-    if (removed) release(failed.generation);
-    return removed.has_value();
+  const TimePoint began = Clock::steady().now();
+  if (unremoved_.empty() || began < next_removal_) return;
+  const auto may_remove = check_directory();
+  std::erase_if(unremoved_, [&](const Unremoved& failed) {
+    if (!may_remove || failed.may_appear || !directory_.remove(engine_, failed.generation)) return false;
+    release(failed.generation);
+    return true;
   });
-  context_.keeps_room.clear();
-  if (!unremoved_.empty()) {
-    const auto name = directory_.path(0) / manifest_name(engine_, unremoved_.front().generation);
-    context_.keeps_room = "a commit that failed, until its manifest is removed: " + name.string();
+  const TimePoint now = Clock::steady().now();
+  // Of the trainer's time at most a tenth. The second attempt follows at once: most errors pass.
+  next_removal_ = std::exchange(was_not_removed_, true) ? now + 10 * (now - began) : now;
+  note_unremoved();
+}
+
+/// For errors of no space.
+void EngineCommits::note_unremoved() {
+  context_.keeps_room.reset();
+  if (unremoved_.empty()) return;
+  const Unremoved& failed = unremoved_.front();
+  const std::string name = (directory_.path(0) / manifest_name(engine_, failed.generation)).string();
+  if (failed.may_appear) {
+    context_.keeps_room = {
+        "a commit that failed, whose manifest may appear late: " + name,
+        "look at why its drive did not answer; end the run, and go on from the last commit"};
+  } else {
+    context_.keeps_room = {"a commit that failed, until its manifest is removed: " + name,
+                           "make its directory writable, then repeat the call"};
   }
 }
 
@@ -351,7 +380,7 @@ Result<void> EngineCommits::clean_up(const std::optional<FoundManifest>& before)
   // A manifest that stays, or appears later, is none of the last commit.
   if (before) superseded_.push_back(before->generation);
   for (const Unremoved& failed : std::exchange(unremoved_, {})) superseded_.push_back(failed.generation);
-  context_.keeps_room.clear();
+  note_unremoved();
   for (const std::uint64_t generation : superseded_) release(generation);
   failed_ = 0;
   if (is_first_) (void)is_done(directory_.mark(engine_, last_->run));

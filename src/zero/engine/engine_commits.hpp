@@ -59,6 +59,8 @@ class EngineCommits {
 
   /// Whether a commit has begun whose outcome was not taken.
   [[nodiscard]] bool in_progress() const { return pending_.has_value(); }
+  /// Whether that is not complete, so that nothing may change what it commits.
+  [[nodiscard]] bool reads_states() const { return pending_ && !pending_->outcome; }
   /// Whether start() is still to be called.
   [[nodiscard]] bool waits_for_update() const { return pending_ && !pending_->started; }
   /// Begins a commit of what the tensors hold once the last update is complete, with `manifest`, whose members of the
@@ -77,7 +79,7 @@ class EngineCommits {
   /// last commit is as it was, and another one can be begun.
   [[nodiscard]] Result<CommitReport> take_outcome();
   /// Releases the bytes of failed commits whose manifests can be removed now: the disk has no room for them beside
-  /// those of the last commit and of the next steps.
+  /// those of the last commit and of the next steps. Attempts that fail are followed by pauses.
   void remove_failed();
   /// Ends the commit in progress, if any, as if it had not begun. Blocks until nothing reads the states any more.
   void give_up();
@@ -97,7 +99,7 @@ class EngineCommits {
   /// A failed commit whose bytes stay because its manifest may be there.
   struct Unremoved {
     std::uint64_t generation = 0;
-    bool is_late = false;  // until the next commit: a file operation has reached its deadline
+    bool may_appear = false;  // later, until another commit is complete
   };
   [[nodiscard]] std::uint64_t pin_of(std::uint64_t generation) const;
   Result<void> free_others();
@@ -107,11 +109,13 @@ class EngineCommits {
   Result<void> pin_tensors(Pending& commit);
   Result<void> sync_files(swap::Runtime& runtime, const Manifest& manifest, std::uint32_t first_file) const;
   Result<void> check_is_there(const tiers::File::Properties& file) const;
+  [[nodiscard]] Result<void> check_directory() const;
   Result<void> make_durable(Pending& commit);
   Result<CommitReport> complete(Pending& commit);
   /// What is left to do once all ranks have the commit; an open() does it too.
   Result<void> clean_up(const std::optional<FoundManifest>& before);
   void undo(const Pending& commit);
+  void note_unremoved();
   void describe(const swap::Runtime& of, tiers::TensorId tensor, std::uint64_t step, std::uint32_t first_file,
                 Manifest& manifest) const;
   void release(std::uint64_t generation);
@@ -127,7 +131,9 @@ class EngineCommits {
   std::uint64_t failed_ = 0;               // commits since the last one, which have used their numbers up
   std::vector<std::uint64_t> superseded_;  // whose manifests may be there
   std::vector<Unremoved> unremoved_;
-  bool is_first_ = true;  // since open(), or what follows the first has failed
+  TimePoint next_removal_{0};
+  bool was_not_removed_ = false;  // by an attempt
+  bool is_first_ = true;          // since open(), or what follows the first has failed
   std::vector<std::string> notes_;
   std::unique_ptr<CommitCopies> copies_;    // null if nothing is in memory only
   ByteCount counted_;                       // of count_copies()

@@ -184,21 +184,26 @@ void EngineContext::abandon_results() {
 Result<void> EngineContext::fail_unless_retryable(Result<void> stores) {
   if (stores) return stores;
   const ErrorCode code = stores.error().code();
-  if (code == ErrorCode::no_space) return name_what_keeps_room(std::move(stores));
   const bool for_good = code == ErrorCode::deadline_exceeded || code == ErrorCode::failed_state;
-  return for_good ? fail(stores.error()) : stores;
+  return for_good ? fail(stores.error()) : name_what_keeps_room(std::move(stores));
 }
 
 Result<void> EngineContext::name_what_keeps_room(Result<void> stores) const {
-  if (stores || stores.error().code() != ErrorCode::no_space || keeps_room.empty()) return stores;
+  if (stores || !keeps_room) return stores;
+  constexpr std::string_view of_swap_files = "ExtentAllocator::allocate";
+  if (stores.error().operation() != of_swap_files) return stores;
   return std::move(stores)
       .error()
-      .note("cause   the room is kept by " + keeps_room)
-      .advice("make its directory writable, then repeat the call");
+      .note("cause   the room is kept by " + keeps_room->what)
+      .advice(keeps_room->advice);
 }
 
 Result<void> EngineContext::check_update() {
-  const auto stopped = std::exchange(update.error, std::nullopt);
+  std::optional<Error> stopped;
+  internals.wait_ignoring_stores([&] {
+    if (update.done) stopped = std::exchange(update.error, std::nullopt);
+    return true;
+  });
   if (!stopped) return ok();
   update_stopped = true;
   return update_ended ? fail(*stopped) : fail_unless_retryable(*stopped);

@@ -68,7 +68,7 @@ struct EngineContext {
   Result<void> fail(const Error& error);
   /// A failed write-behind can be repeated unless its swap file refuses writes; in that case fails the engine.
   Result<void> fail_unless_retryable(Result<void> stores);
-  /// Adds `keeps_room` to an error of no space.
+  /// Adds `keeps_room` to an error of swap files without room.
   [[nodiscard]] Result<void> name_what_keeps_room(Result<void> stores) const;
   /// Returns the error that has stopped the update, once: UpdateSweep::resume() continues it. A final error fails the
   /// engine: a tile may have been updated in part.
@@ -163,8 +163,10 @@ struct EngineContext {
   bool update_stopped = false;  ///< by an error that check_update() has returned
   bool update_ended = false;    ///< by its error, after which it cannot be continued; set by the mover
   const std::function<void()> wake = [this] { internals.wake(); };  ///< wakes the mover
-  std::string
-      keeps_room;  ///< what does in the swap files beside the states and the last commit; empty for nothing
+  struct KeepsRoom {
+    std::string what, advice;
+  };
+  std::optional<KeepsRoom> keeps_room;  ///< in the swap files, beside the states and the last commit
   std::optional<Error> failure;
   std::optional<Error> interruption;  ///< until recover()
   bool wait_hangs = false;            ///< a wait of the trainer's thread has reached the deadline

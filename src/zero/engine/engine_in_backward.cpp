@@ -10,7 +10,7 @@ namespace penstock::zero {
 /// Adds the flats whose last gradient is being reduced to the update. Does not wait for those whose shard is in use: a
 /// later call adds them, or step().
 Result<void> EngineState::update_reduced() {
-  const bool waits = (commits_ && commits_->in_progress()) || parking_.kinds != ParkKinds::none;
+  const bool waits = (commits_ && commits_->reads_states()) || parking_.kinds != ParkKinds::none;
   if (reduced_.empty() || waits) return ok();
   const auto in_use = std::partition(reduced_.begin(), reduced_.end(),
                                      [this](std::uint32_t flat) { return !shard_in_use(flat); });

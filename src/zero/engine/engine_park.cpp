@@ -209,10 +209,11 @@ Result<ParkReport> EngineState::park(tiers::Tier to, ParkKinds kinds,
   Result<void> allowed = check_park(to, kinds, directories);
   if (allowed) allowed = context_.finish_update();
   if (context_.failure) return *context_.failure;
+  PENSTOCK_TRY(finish_moves(allowed));
   Parking wanted{.kinds = kinds, .to = to};
   PENSTOCK_TRY(agree(operation, ParkCall::check, wanted, allowed));
-  PENSTOCK_TRY(finish_use_of(kinds));
-  auto copied = copy_contents(to, kinds, directories);
+  const Result<void> unused = finish_use_of(kinds);
+  auto copied = unused ? copy_contents(to, kinds, directories) : unused.error();
   if (context_.failure) return *context_.failure;
   // Nothing is released before all ranks have copied: a peer that cannot must not be alone.
   PENSTOCK_TRY(agree(operation, ParkCall::park, wanted, copied ? ok() : Result<void>(copied.error())));

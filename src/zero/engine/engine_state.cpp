@@ -136,9 +136,10 @@ void EngineState::add_note(std::string note) {
 
 Result<EngineState::Call> EngineState::enter(const char* operation) {
   if (!in_call_.exchange(true)) {
+    Call call(&in_call_);
     if (commits_) commits_->remove_failed();
     update_.resume();
-    return Call(&in_call_);
+    return call;
   }
   return Error(ErrorCode::failed_state, operation)
       .reason("another call of this engine has not returned")
@@ -151,9 +152,13 @@ bool EngineState::moves_are_idle() const {
 
 Result<void> EngineState::finish_moves(const Result<void>& updated) {
   bool idle = false;
-  PENSTOCK_TRY(context_.wait_beside_update([&] { return (idle = moves_are_idle()) || !updated; },
-                                           swap::StallCause::other));
-  return idle ? ok() : updated;
+  PENSTOCK_TRY(context_.fail_unless_retryable(context_.internals.wait_until([&] {
+    const bool has_stopped = context_.update.done && (context_.update.error || context_.update_stopped);
+    return (idle = moves_are_idle()) || has_stopped;
+  })));
+  if (idle) return ok();
+  PENSTOCK_TRY(context_.check_update());
+  return updated;
 }
 
 Engine::Status EngineState::status() const {
@@ -400,10 +405,15 @@ Result<void> EngineState::abandon_step(tiers::Stream& stream, std::string cause)
   PENSTOCK_TRY(check_stream(operation, stream));
   PENSTOCK_TRY(residency_->check_no_leases(operation));
   PENSTOCK_TRY(checkpoints_->check_no_leases(operation));
-  if (auto revocable = check_not_updating(operation); !revocable) {
-    // A peer has abandoned the step, in which no rank can go on.
-    return context_.interruption ? context_.fail(revocable.error()) : revocable;
+  if (context_.interruption && update_.has_begun()) {
+    return context_.fail(
+        Error(ErrorCode::failed_state, operation)
+            .reason(
+                "a rank has abandoned the step, which penstock.update_in_backward has begun to update here")
+            .note("cause   " + context_.interruption->message())
+            .advice("destroy the engine, and continue from the last commit or checkpoint"));
   }
+  PENSTOCK_TRY(check_not_updating(operation));
   Error error = Error(ErrorCode::interrupted, operation)
                     .reason(cause.empty() ? "the trainer has abandoned the step" : std::move(cause));
   context_.interrupt(error);

@@ -211,8 +211,10 @@ class EngineState : private FlatResidency::Effects {
   [[nodiscard]] Result<void> check_stream(const char* operation, const tiers::Stream& stream) const;
   /// Whether no move of this engine is in flight. Call with the runtime's lock held.
   [[nodiscard]] bool moves_are_idle() const;
-  /// Blocks until none is. Errors: those of the update and of write-behinds, for which a gather may wait; `updated`, if
-  /// the update has stopped with that error in this call.
+  /// Blocks until none is, so that the next collective is the first in their order.
+  ///
+  /// Errors, of this rank only, after which the call can be repeated: that of an update that has stopped, for which a
+  /// gather waits (`updated`, if this call has got it before); that of a write-behind, for whose memory one may wait.
   Result<void> finish_moves(const Result<void>& updated = ok());
 
   // FlatResidency::Effects

@@ -61,16 +61,16 @@ void UpdateOrder::end(std::size_t flat) {
   --not_updated_;
 }
 
-void UpdateOrder::restart(std::span<const std::size_t> first) {
+void UpdateOrder::restart(const std::function<bool(std::size_t flat)>& has_begun) {
   taken_.clear();
   for (std::size_t flat = 0; flat < states_.size(); ++flat) {
     if (states_[flat] != State::taken) continue;
-    states_[flat] = State::waits;
-    waiting_.insert(flat);
-  }
-  for (const std::size_t flat : first) {
-    take(flat);
-    taken_.push_back(flat);
+    if (has_begun(flat)) {
+      taken_.push_back(flat);
+    } else {
+      states_[flat] = State::waits;
+      waiting_.insert(flat);
+    }
   }
 }
 

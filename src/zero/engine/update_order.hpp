@@ -5,7 +5,7 @@
 #include <functional>
 #include <optional>
 #include <set>
-#include <span>
+#include <utility>
 #include <vector>
 
 namespace penstock::zero {
@@ -14,7 +14,8 @@ namespace penstock::zero {
 /// the next forward needs first, which is the one with the lowest number. A flat that was taken keeps its place,
 /// because its tiles may be read ahead already; only prefer_sooner() puts another one before it.
 ///
-/// Each call takes constant time, but for the search among the flats that wait.
+/// begin() and restart() take a time that grows with the number of flats; other calls do not, but for a search among
+/// the flats that wait for their reduction.
 ///
 /// Used by one thread.
 class UpdateOrder {
@@ -41,8 +42,9 @@ class UpdateOrder {
   void take_first() { taken_.pop_front(); }
   /// The flat is updated. Precondition: it was added, and take_first() has removed it.
   void end(std::size_t flat);
-  /// After an error: flats that were taken and are not updated wait again, but for those of `first`, in this order.
-  void restart(std::span<const std::size_t> first);
+  /// After an error: flats that were taken and are not updated wait again, but for those of `has_begun`, which are
+  /// first.
+  void restart(const std::function<bool(std::size_t flat)>& has_begun);
   /// Whether each flat that was added is updated.
   [[nodiscard]] bool complete() const { return not_updated_ == 0; }
   [[nodiscard]] bool has_gradient(std::size_t flat) const { return has_gradient_[flat]; }

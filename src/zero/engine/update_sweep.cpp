@@ -24,11 +24,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
   Result<void> start() override {
     sweep_.take_given();
     // What an error has stopped goes first: its leases are held.
-    std::vector<std::size_t> stopped;
-    for (std::size_t f = 0; f < context_.flats.size(); ++f) {
-      if (!context_.flats[f].updated && has_leases(context_.flats[f])) stopped.push_back(f);
-    }
-    order_.restart(stopped);
+    order_.restart([this](std::size_t flat) { return has_leases(context_.flats[flat]); });
     return sweep_.device_.begin_sweep();
   }
 
@@ -196,7 +192,8 @@ class UpdateSweep::SweepHop final : public swap::Hop {
 
   [[nodiscard]] FlatState& next_flat() { return context_.flats[*order_.ahead(0)]; }
 
-  /// The first flat with a gradient, from `distance` on, of those whose tiles are read next.
+  /// The first flat with a gradient, from `distance` on, of those whose tiles are read next; `distance` becomes that of
+  /// the one after it.
   [[nodiscard]] std::optional<std::size_t> flat_to_read(std::size_t& distance) {
     while (const auto flat = order_.to_read(distance++)) {
       if (order_.has_gradient(*flat)) return flat;
@@ -418,7 +415,7 @@ void UpdateSweep::read_ahead() {
 }
 
 void UpdateSweep::resume() {
-  if (!context_.update_stopped) return;
+  if (!context_.update_stopped || context_.update_ended || context_.failure) return;
   context_.update_stopped = false;
   start();
 }

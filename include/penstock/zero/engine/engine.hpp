@@ -300,7 +300,9 @@ class Engine {
   ///
   /// Errors, of which all ranks get one: failed_state, without a durable directory, within a step, and while anything
   /// is parked; no_space and io, with the file; those of finish_update(). The last commit is as it was then, training
-  /// may go on, and the call can be repeated.
+  /// may go on, and the call can be repeated. Where units of the next step were acquired already, this rank alone may
+  /// get that of finish_update(): then it repeats the call, for which its peers wait. So do save_checkpoint() and
+  /// park().
   Result<CommitReport> commit(std::span<const std::byte> client = {});
   /// The same in two calls, so that the bytes are written behind the next step, which changes none of them before its
   /// update:

@@ -126,8 +126,7 @@ TEST_F(UpdateOrderTest, GoesOnAfterAnErrorWithWhatWasStopped) {
   EXPECT_EQ(order_.ahead(3), 5u);
   for (int i = 0; i < 3; ++i) order_.take_first();
   order_.end(3);  // 2 and 4 were open
-  const Flats open{4};
-  order_.restart(open);
+  order_.restart([](std::size_t flat) { return flat == 4; });
   EXPECT_EQ(order_.ahead(0), 4u);
   EXPECT_EQ(order_.ahead(1), 2u);
   EXPECT_EQ(order_.ahead(2), 5u);
