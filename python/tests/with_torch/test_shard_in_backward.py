@@ -107,6 +107,16 @@ def test_an_exception_before_the_last_backward_does_not():
     assert train(model, range(2), 2) == train(plain, range(2), 2) and model.digest() == plain.digest()
 
 
+def test_a_step_that_was_interrupted_at_its_end_is_not_lost():
+    plain, model = (penstock.torch.shard(make_model(), in_backward(config_of(), value)) for value in (False, True))
+    model.backward(loss_of(model, batch_of(0)))
+    assert model._engine.step()["updated"]  # an interrupt comes before the module notes it
+    model.abandon_step()
+    assert model.completed_steps == 1
+    train(plain, [0])
+    assert train(plain, [1]) == train(model, [1]) and model.digest() == plain.digest()
+
+
 class Early(torch.nn.Module):
     """Its weight's gradient is whole before the backward uses the weight."""
 
