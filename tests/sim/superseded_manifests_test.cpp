@@ -99,6 +99,15 @@ class FailedCommit : public testing::TestWithParam<OffloadDevice> {
   void fail_to_remove() {
     fail(Operation::remove, 1);
   }  // the first one is of what a replacement may have left
+  /// One whose manifest is at its place then. Returns the digest of its states.
+  std::string fail_with_a_manifest() {
+    run_.train();
+    std::string digest = run_.engine().digest().value();
+    fail_to_remove();
+    fail(Operation::sync_directory);
+    EXPECT_FALSE(run_.engine().commit());
+    return digest;
+  }
   /// The manifest is at its place when the sync of its directory fails.
   void commit_and_fail() {
     run_.train();
@@ -130,11 +139,7 @@ TEST_P(FailedCommit, KeepsNoBytes) {
 // A power cut brings a manifest back whose removal was not made durable. Its bytes take the room of the next steps.
 TEST_P(FailedCommit, KeepsItsBytesWhereItsManifestMayComeBack) {
   const fs::path second = manifest_in(scratch_.path() / "run", 2), aside = scratch_.path() / "aside";
-  run_.train();
-  const std::string digest = run_.engine().digest().value();
-  fail_to_remove();
-  fail(Operation::sync_directory);
-  ASSERT_FALSE(run_.engine().commit());
+  const std::string digest = fail_with_a_manifest();
   fs::rename(second, aside);
   for (std::uint64_t later = 0; later < 500; ++later) fail(Operation::sync_directory, later);
 
@@ -182,11 +187,7 @@ TEST_P(FailedCommit, LeavesRoomForTheNextStepsWhereTheDirectoryWasAway) {
 // Its manifest is in the one that is away, and is read once that is back.
 TEST_P(FailedCommit, KeepsItsBytesWhileAnotherDirectoryIsInItsPlace) {
   const fs::path run = scratch_.path() / "run", away = scratch_.path() / "away";
-  run_.train();
-  const std::string digest = run_.engine().digest().value();
-  fail_to_remove();
-  fail(Operation::sync_directory);
-  ASSERT_FALSE(run_.engine().commit());
+  const std::string digest = fail_with_a_manifest();
   fs::rename(run, away);
   fs::create_directories(run / "rank0000");
   try {

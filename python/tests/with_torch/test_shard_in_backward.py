@@ -6,17 +6,12 @@ torch = pytest.importorskip("torch")
 
 import penstock  # noqa: E402
 import penstock.torch  # noqa: E402
-from with_torch.test_shard import Block, Model, batch_of, config_of, loss_of, make_model, train  # noqa: E402
+from with_torch.test_shard import Block, Model, batch_of, config_of, loss_of, make_model, place, train  # noqa: E402, F401
 
 
 def in_backward(config, value=True):
     config["zero_optimization"]["reduce_bucket_size"] = 1  # each gradient is reduced, and its update begins, at once
     return {**config, "penstock": {**config.get("penstock", {}), "update_in_backward": value}}
-
-
-@pytest.fixture(params=["memory", "nvme"])
-def place(request, directory):
-    return None if request.param == "memory" else directory
 
 
 @pytest.mark.parametrize("whole", [(), (Block,), (Model,)])

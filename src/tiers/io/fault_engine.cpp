@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <mutex>
 #include <numeric>
 
 namespace penstock::tiers {
@@ -92,6 +93,7 @@ struct FaultEngine::State {
   std::vector<std::uint32_t> free_slots{};
   std::vector<Delayed> delayed{};
   std::array<std::atomic<std::uint64_t>, operation_count> accepted_by_operation{};
+  mutable std::mutex plan_mutex;
   std::atomic<std::uint64_t> injected = 0;
   std::uint32_t in_flight = 0;
   bool closed = false, all_complete = true;
@@ -137,6 +139,7 @@ std::string FaultEngine::failure() const {
 }
 
 void FaultEngine::add(const Fault& fault) {
+  const std::lock_guard lock(state_->plan_mutex);
   state_->plan.push_back(fault);
 }
 std::uint64_t FaultEngine::accepted(std::optional<IoOperation> operation) const noexcept {
@@ -194,6 +197,7 @@ bool FaultEngine::close(TimePoint deadline) noexcept {
 }
 
 std::optional<Fault> FaultEngine::State::next_fault(IoOperation operation) const noexcept {
+  const std::lock_guard lock(plan_mutex);
   for (const Fault& fault : plan) {
     if (fault.operation && *fault.operation != operation) continue;
     if (!concerns(fault.effect, operation)) continue;

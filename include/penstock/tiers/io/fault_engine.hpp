@@ -58,7 +58,7 @@ using FaultPlan = std::vector<Fault>;
 /// When this engine injects a failed flush, no writes are lost: the next flush makes them durable. On a disk, a
 /// failed flush may lose writes; SimDisk::fail_syncs() simulates that.
 ///
-/// Thread rules: those of the wrapped engine. accepted() and injected() are safe from any thread.
+/// Thread rules: those of the wrapped engine. add(), accepted() and injected() are safe from any thread.
 class FaultEngine final : public IoEngine {
  public:
   /// Owns `wrapped`; without one, it is an engine that has failed, see failure(). `clock` measures delays and outlives
