@@ -1,7 +1,8 @@
 // zero3_step: measures a training step of the example with its states on disk, against the same step with everything
 // in memory and against the disk alone, in turns. Two floors: the longer of the two, and that of the phases: the longer
 // of forward and disk, plus the backward, because no parameter may be updated before the norm of all gradients is
-// known. Beside them, how many cores the run on disk kept busy: with all of them busy, it waits for the processor.
+// known. Beside them, how many cores and which part of the time the disk the run on disk kept busy: with all cores
+// busy, it waits for the processor.
 #include "base/process_cpu_time.hpp"
 #include "gpt/rank_trainer.hpp"
 #include "measure/command_line.hpp"
@@ -33,7 +34,7 @@ using measure::median;
 struct Arguments {
   gpt::ModelConfig model{.layers = 4, .width = 512, .heads = 8, .context = 64};
   gpt::TrainingConfig training{.ranks = 1, .micro_batches = 1, .sequences = 8};
-  std::filesystem::path path = ".";
+  std::filesystem::path path = ".", timeline;
   TimePoint io_deadline = std::chrono::seconds(60);
   std::uint32_t host_mib = 0, steps = 4, rounds = 5;
   bool in_backward = false;
@@ -53,6 +54,7 @@ Result<zero::Config> configuration(const Arguments& arguments, bool on_disk) {
     offload->nvme_paths = {arguments.path};
   }
   config.penstock.update_in_backward = arguments.in_backward;
+  config.penstock.timeline_file = arguments.timeline;
   config.penstock.host_budget = ByteCount(std::uint64_t{arguments.host_mib} << 20);
   config.penstock.io_deadline_seconds = static_cast<std::uint32_t>(std::max<std::int64_t>(
       1, std::chrono::duration_cast<std::chrono::seconds>(arguments.io_deadline).count()));
@@ -61,7 +63,7 @@ Result<zero::Config> configuration(const Arguments& arguments, bool on_disk) {
 
 /// Seconds and bytes of a step, the means of one turn.
 struct Turn {
-  double seconds = 0, cpu_seconds = 0;
+  double seconds = 0, cpu_seconds = 0, disk_seconds = 0;  // disk: with a request in flight
   StepReport::Phases took;
   StepReport::Stalls stalled;
   double read = 0, written = 0;
@@ -108,6 +110,7 @@ class Contestant {
     PENSTOCK_TRY(trainer_->step(step_++));
     Turn turn;
     const auto before = trainer_->runtime().ledger().traffic();
+    const TimePoint disk_began = disk_busy();
     const TimePoint cpu_began = process_cpu_time(), began = Clock::steady().now();
     for (std::uint32_t i = 0; i < steps; ++i) {
       PENSTOCK_TRY_ASSIGN(const StepReport report, trainer_->step(step_++));
@@ -116,6 +119,7 @@ class Contestant {
     }
     turn.seconds = std::chrono::duration<double>(Clock::steady().now() - began).count() / steps;
     turn.cpu_seconds = std::chrono::duration<double>(process_cpu_time() - cpu_began).count() / steps;
+    turn.disk_seconds = std::chrono::duration<double>(disk_busy() - disk_began).count() / steps;
     const auto after = trainer_->runtime().ledger().traffic();
     turn.read = static_cast<double>((after.read - before.read).value()) / steps;
     turn.written = static_cast<double>((after.written - before.written).value()) / steps;
@@ -132,13 +136,17 @@ class Contestant {
   }
 
  private:
+  [[nodiscard]] TimePoint disk_busy() const {
+    const auto paths = trainer_->runtime().paths();
+    return paths.empty() ? TimePoint{} : paths.front().busy;
+  }
   explicit Contestant(std::unique_ptr<RankTrainer> trainer) : trainer_(std::move(trainer)) {}
   std::unique_ptr<RankTrainer> trainer_;
   std::uint32_t step_ = 0;
 };
 
 struct Series {
-  std::vector<double> memory, disk, disk_alone, to_longer, to_phases, cores, stall, predicted;
+  std::vector<double> memory, disk, disk_alone, to_longer, to_phases, cores, disk_busy, stall, predicted;
 };
 
 Result<void> measure_round(const Arguments& arguments, std::uint32_t round, Contestant& memory,
@@ -172,14 +180,15 @@ Result<void> measure_round(const Arguments& arguments, std::uint32_t round, Cont
   series.to_longer.push_back(on_disk.seconds / longer);
   series.to_phases.push_back(on_disk.seconds / phases);
   series.cores.push_back(on_disk.cpu_seconds / on_disk.seconds);
+  series.disk_busy.push_back(on_disk.disk_seconds / on_disk.seconds);
   series.stall.push_back(on_disk.stalled.sum() / on_disk.seconds);
   series.predicted.push_back(predicted.seconds / on_disk.seconds);
   const auto bytes = [](double count) { return to_string(ByteCount(static_cast<std::uint64_t>(count))); };
-  fmt::print(
-      "{:>6}{:>12.3f}{:>12.3f}{:>12.3f}{:>10.2f}{:>10.2f}{:>8.2f}{:>12.3f}{:>10.3f}{:>8.3f}{:>12}{:>12}",
-      round, in_memory.seconds, alone, on_disk.seconds, on_disk.seconds / longer, on_disk.seconds / phases,
-      series.cores.back(), on_disk.stalled.parameters, on_disk.stalled.gradients, on_disk.stalled.step,
-      bytes(on_disk.read), bytes(on_disk.written));
+  fmt::print("{:>6}{:>12.3f}{:>12.3f}{:>12.3f}{:>10.2f}{:>10.2f}{:>8.2f}{:>8.2f}", round, in_memory.seconds,
+             alone, on_disk.seconds, on_disk.seconds / longer, on_disk.seconds / phases, series.cores.back(),
+             series.disk_busy.back());
+  fmt::print("{:>12.3f}{:>10.3f}{:>8.3f}{:>12}{:>12}", on_disk.stalled.parameters, on_disk.stalled.gradients,
+             on_disk.stalled.step, bytes(on_disk.read), bytes(on_disk.written));
   fmt::print("{:>12.3f}{:>8.2f}{:>12}{:>12}\n", predicted.seconds, predicted.seconds / on_disk.seconds,
              to_string(predicted.read), to_string(predicted.written));
   return ok();
@@ -200,25 +209,24 @@ Result<void> run(const Arguments& arguments) {
              to_string(gpt::ModelDescription(arguments.model).element_count()),
              arguments.training.micro_batches * arguments.training.sequences * arguments.model.context,
              to_string(disk.runtime().host_memory().size()));
-  fmt::print("\n{:>6}{:>12}{:>12}{:>12}{:>20}{:>8}{:>30}{:>24}{:>44}\n", "", "in memory", "disk alone",
-             "on disk", "to the floor of", "cores", "on disk waits, s, for", "traffic of a step",
+  fmt::print("\n{:>6}{:>12}{:>12}{:>12}{:>20}{:>8}{:>8}{:>30}{:>24}{:>44}\n", "", "in memory", "disk alone",
+             "on disk", "to the floor of", "cores", "disk", "on disk waits, s, for", "traffic of a step",
              "simulated");
-  fmt::print("{:>6}{:>12}{:>12}{:>12}{:>10}{:>10}{:>8}{:>12}{:>10}{:>8}{:>12}{:>12}{:>12}{:>8}{:>12}{:>12}\n",
-             "round", "s a step", "s a step", "s a step", "longer", "phases", "busy", "parameters",
-             "gradients", "step", "read", "written", "s a step", "of it", "read", "written");
+  fmt::print(
+      "{:>6}{:>12}{:>12}{:>12}{:>10}{:>10}{:>8}{:>8}{:>12}{:>10}{:>8}{:>12}{:>12}{:>12}{:>8}{:>12}{:>12}\n",
+      "round", "s a step", "s a step", "s a step", "longer", "phases", "busy", "busy", "parameters",
+      "gradients", "step", "read", "written", "s a step", "of it", "read", "written");
   PENSTOCK_TRY_ASSIGN(const auto planned, disk.planned_step(arguments));
   Series series;
   for (std::uint32_t round = 0; round <= arguments.rounds; ++round) {
     PENSTOCK_TRY(measure_round(arguments, round, memory, disk, *load, planned, series));
   }
-  fmt::print(
-      "{:>6}{:>12.3f}{:>12.3f}{:>12.3f}{:>10.2f}{:>10.2f}{:>8.2f}   spread {:.0f} %; stalled {:.0f} % of the "
-      "time; "
-      "simulated {:.2f} of it, spread {:.0f} %\n",
-      "median", median(series.memory), median(series.disk_alone), median(series.disk),
-      median(series.to_longer), median(series.to_phases), median(series.cores),
-      100 * measure::spread(series.to_phases), 100 * median(series.stall), median(series.predicted),
-      100 * measure::spread(series.predicted));
+  fmt::print("{:>6}{:>12.3f}{:>12.3f}{:>12.3f}{:>10.2f}{:>10.2f}{:>8.2f}{:>8.2f}", "median",
+             median(series.memory), median(series.disk_alone), median(series.disk), median(series.to_longer),
+             median(series.to_phases), median(series.cores), median(series.disk_busy));
+  fmt::print("   spread {:.0f} %; stalled {:.0f} % of the time; simulated {:.2f} of it, spread {:.0f} %\n",
+             100 * measure::spread(series.to_phases), 100 * median(series.stall), median(series.predicted),
+             100 * measure::spread(series.predicted));
   return ok();
 }
 
@@ -240,6 +248,8 @@ int main_body(int argc, char** argv) {
   app.add_flag(
       "--in-backward", arguments.in_backward,
       "penstock.update_in_backward, without clipping: then the disk can work beside the backward too");
+  app.add_option("--timeline", arguments.timeline,
+                 "a file for what the run on disk moves and waits for, in Chrome's trace format");
   app.add_option("--steps", arguments.steps, "timed steps of a turn")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));

@@ -26,9 +26,9 @@ TEST(Zero3Step, ComparesARunOnDiskWithOneInMemoryAndWithTheDisk) {
   const auto result = run_program(ZERO3_STEP_PROGRAM, arguments(directory));
 
   EXPECT_EQ(result.status, 0) << result.err;
-  // In memory, disk alone, on disk; ratios to both floors, cores; stalls; bytes; simulated.
+  // In memory, disk alone, on disk; ratios to both floors, cores and disk; stalls; bytes; simulated.
   const std::regex round(
-      R"( +1( +[0-9]+\.[0-9]{3}){3}( +[0-9]+\.[0-9]{2}){3}( +[0-9]+\.[0-9]{3}){3}( +[1-9][0-9.]* [KMG]iB){2})"
+      R"( +1( +[0-9]+\.[0-9]{3}){3}( +[0-9]+\.[0-9]{2}){4}( +[0-9]+\.[0-9]{3}){3}( +[1-9][0-9.]* [KMG]iB){2})"
       R"( +[0-9]+\.[0-9]{3} +[0-9]+\.[0-9]{2}( +[1-9][0-9.]* [KMG]iB){2}\n)");
   EXPECT_TRUE(std::regex_search(result.out, round)) << result.out;
   EXPECT_NE(result.out.find("stalled"), std::string::npos) << result.out;

@@ -191,6 +191,7 @@ class EngineState : private FlatResidency::Effects {
   [[nodiscard]] bool shard_in_use(std::uint32_t flat) const;
   Result<void> finish_last_update();
 
+  // engine_step.cpp
   /// What step() does once it has not refused.
   Result<StepOutcome> end_step();
 
