@@ -1,8 +1,8 @@
 // zero3_step: measures a training step of the example with its states on disk, against the same step with everything
 // in memory and against the disk alone, in turns. Two floors: the longer of the two, and that of the phases: the longer
 // of forward and disk, plus the backward, because no parameter may be updated before the norm of all gradients is
-// known. Beside them, how many cores and which part of the time the disk the run on disk kept busy: with all cores
-// busy, it waits for the processor.
+// known. Beside them, of the run on disk: how many cores it kept busy, and for which part of the time the disk. With
+// all cores busy, it waits for the processor.
 #include "base/process_cpu_time.hpp"
 #include "gpt/rank_trainer.hpp"
 #include "measure/command_line.hpp"
