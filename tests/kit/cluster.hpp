@@ -100,6 +100,8 @@ struct RunOptions {
   std::optional<std::uint32_t> group_without_gradients = {};
   /// Multiplies the gradient of (step, rank); to make one non-finite.
   std::function<float(std::uint32_t step, std::uint32_t rank)> gradient_scale;
+  /// The only one that gradient_scale applies to, if set.
+  std::optional<ParameterId> scaled_parameter = {};
   std::uint32_t paths = 1;  ///< swap files of each rank
   /// The durable directory of each rank; ranks that share one are on one machine. Empty: all have the configuration's.
   std::vector<std::filesystem::path> machines = {};

@@ -260,7 +260,8 @@ void Trainer::enqueue_forward(const UnitLease& lease) {
 void Trainer::enqueue_backward(std::uint32_t step, std::uint32_t micro, ParameterId id,
                                const DeviceTensor& parameter, const GradientSlot& slot) {
   const bool zero = options_.group_without_gradients == options_.model.parameter(id).group;
-  const float scale = zero ? 0.0f : options_.gradient_scale ? options_.gradient_scale(step, rank_) : 1.0f;
+  const bool scaled = options_.gradient_scale && options_.scaled_parameter.value_or(id) == id;
+  const float scale = zero ? 0.0f : scaled ? options_.gradient_scale(step, rank_) : 1.0f;
   enqueue(
       [=, this, weights = on_host(parameter), gradient = on_host(slot.tensor), accumulate = slot.accumulate] {
         for (std::size_t e = 0; e < weights.count().value(); ++e) {

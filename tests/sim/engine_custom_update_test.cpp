@@ -276,6 +276,10 @@ TEST(EngineCustomUpdate, ReportsAStateThatBecomesNonFinite) {
 
     ASSERT_TRUE(result.error);
     EXPECT_EQ(result.error->code(), ErrorCode::non_finite) << result.error->message();
+    const UnitLayout& unit = options.model.units[1];
+    EXPECT_NE(result.error->fields().object.find(unit.name + "." + unit.parameters[2].name),
+              std::string::npos)
+        << result.error->message();
     EXPECT_TRUE(result.engine_failed);
   }
 }

@@ -124,6 +124,26 @@ TEST(UpdateInBackward, EndsTheRunForAGradientThatIsNotFinite) {
   }
 }
 
+// The second parameter is at 20,096, in the block that begins at 16,384, and is the whole shard of the second
+// of two ranks.
+TEST(UpdateInBackward, NamesTheParametersOfTheBlockWhoseGradientIsNotFinite) {
+  const auto named = [](std::uint32_t ranks, std::uint32_t parameter) {
+    RunOptions options = in_backward(ranks, OffloadDevice::nvme);
+    options.model.units[4].parameters = {{"weight", ElementCount(20'000), 0},
+                                         {"second", ElementCount(20'000), 0}};
+    options.seed = 1;
+    options.scaled_parameter = {4, parameter};
+    options.gradient_scale = [](std::uint32_t step, std::uint32_t) {
+      return step == 1 ? std::numeric_limits<float>::quiet_NaN() : 1.0f;
+    };
+    const std::optional<Error> error = train(options).errors.at(ranks - 1);
+    return error ? error->fields().object : "no error";
+  };
+  EXPECT_EQ(named(1, 0), "layer4.weight");
+  EXPECT_EQ(named(1, 1), "layer4.weight or layer4.second");
+  EXPECT_EQ(named(2, 1), "layer4.second");
+}
+
 // Each flat's norm may be small enough where that of all is not.
 TEST(UpdateInBackward, EndsTheRunWhereverAStepWouldBeSkipped) {
   std::set<std::string> named;

@@ -83,6 +83,7 @@ struct EngineContext {
   [[nodiscard]] bool is_frozen(ParameterId parameter) const {
     return model.groups[model.parameter(parameter).group].frozen;
   }
+  [[nodiscard]] ElementNames names() const { return {.model = &model, .rank = communicator.rank()}; }
   /// The signature of a collective of `flat` in the step in progress.
   [[nodiscard]] CollectiveSignature signature(CollectiveSignature::Subject subject,
                                               const FlatState& flat) const;

@@ -36,6 +36,7 @@ EngineState::EngineState(Options options)
                   .custom = &custom_update_,
                   .muon = &muon_update_,
                   .workers = options_.workers,
+                  .names = context_.names(),
                   .parameter_dtype = options_.config.dtype,
                   .gradient_dtype = options_.config.grad_accum_dtype,
                   .layout = tile_layout(options_.config, FlatLayout{}),

@@ -180,10 +180,12 @@ Result<cpu_adam::UpdateOutcome> OffloadedOptimizer::run(const FlatState& flat, c
 
 Result<void> OffloadedOptimizer::check_finite(const TileState& tile, std::uint64_t block) const {
   if (!options_.checks_finite) return ok();
+  const ElementCount first = tile.range.begin + cpu_adam::block_elements * block;
   return Error(ErrorCode::non_finite, "OffloadedOptimizer")
       .reason("a master weight or a moment has become non-finite")
-      .object(tile.name() + ", block " + std::to_string(block))
-      .advice("lower the learning rate, or clip gradients");
+      .object(options_.names.of(*tile.flat, first, cpu_adam::block_elements) + " (" + tile.name() +
+              ", block " + std::to_string(block) + ")")
+      .advice("continue from the last commit or checkpoint with a lower learning rate");
 }
 
 Result<void> OffloadedOptimizer::verify(const TileState& tile, ConstHostSpan state) const {

@@ -35,6 +35,7 @@ class OffloadedOptimizer {
     const CustomUpdate* custom = nullptr;  ///< for a layout of a custom optimizer
     const MuonUpdate* muon = nullptr;      ///< for flats of matrices
     parallel::Workers* workers = nullptr;
+    ElementNames names;  ///< of this rank's shard
     DType parameter_dtype = DType::bf16;
     DType gradient_dtype = DType::bf16;
     cpu_adam::TileLayout layout, matrix_layout;  ///< the second is that of flats of matrices
@@ -66,7 +67,8 @@ class OffloadedOptimizer {
   };
   /// Updates one tile from the leased bytes of its state, of its flat's shard and of the flat's gradient.
   ///
-  /// Errors, after which the tile is updated in part: corrupted and non_finite, naming the tile; those of CustomUpdate.
+  /// Errors, after which the tile is updated in part: corrupted and non_finite, naming tile and block; those of
+  /// CustomUpdate.
   Result<void> update_tile(const FlatState& flat, const TileState& tile, HostSpan state,
                            const Step& step) const;
   /// For a tile that the device updates: whether the blocks are those that were sealed, if they are from disk.
@@ -81,8 +83,8 @@ class OffloadedOptimizer {
   [[nodiscard]] bool has_checksums(const TileState& tile) const {
     return tile.place == TilePlace::disk && options_.integrity == Integrity::checksum;
   }
-  /// For a tile with a master or a second moment that is not finite in `block`. Errors: non_finite, naming them; none
-  /// without Options::checks_finite.
+  /// For a tile with a master or a second moment that is not finite in `block`. Errors: non_finite, naming the
+  /// parameters of the block; none without Options::checks_finite.
   [[nodiscard]] Result<void> check_finite(const TileState& tile, std::uint64_t block) const;
   /// The tile with its parts of the flat's shard and gradient.
   [[nodiscard]] cpu_adam::OptimizerTile view(const TileState& tile, HostSpan state, HostSpan shard,

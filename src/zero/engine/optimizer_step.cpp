@@ -2,6 +2,9 @@
 
 #include "base/number_text.hpp"
 
+#include <penstock/base/compute.hpp>
+
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -62,13 +65,22 @@ void OptimizerStep::update_in_backward(std::span<const std::uint32_t> flats) {
 
 Result<void> OptimizerStep::check_gradient(const char* operation, double divisor,
                                            const FlatState& flat) const {
-  const double squares = sum_tree(flat.grad.square_partials);
-  const std::string reason = reason_to_skip(divisor, gradient_norm(context_.config, divisor, squares));
-  return reason.empty() ? ok() : refuse_gradient(operation, reason, flat.layout->name);
+  const auto reason_of = [&](double squares) {
+    return reason_to_skip(divisor, gradient_norm(context_.config, divisor, squares));
+  };
+  const std::vector<double>& partials = flat.grad.square_partials;
+  const std::string reason = reason_of(sum_tree(partials));
+  if (reason.empty()) return ok();
+  const auto first = std::find_if(partials.begin(), partials.end(),
+                                  [&](double squares) { return !reason_of(squares).empty(); });
+  if (first == partials.end()) return refuse_gradient(operation, reason, flat.layout->name);
+  constexpr ElementCount block(Compute::square_sum_block);
+  const ElementCount begin = block * static_cast<std::uint64_t>(first - partials.begin());
+  return refuse_gradient(operation, reason, context_.names().of(*flat.layout, begin, block));
 }
 
-/// What the error of a step that cannot be skipped for `reason` names: one of this rank's flats, else a rank, else all
-/// together, which may be too large where none is.
+/// What the error of a step that cannot be skipped for `reason` names: parameters or a flat of this rank, else a rank,
+/// else all together, which may be too large where none is.
 Error OptimizerStep::unusable_gradients(const std::string& reason,
                                         const std::vector<double>& squares_of_ranks) const {
   constexpr const char* operation = "Engine::step";

@@ -73,6 +73,7 @@ class UpdateSweep {
  private:
   class SweepHop;
 
+  [[nodiscard]] std::unique_ptr<swap::Hop> make_hop();
   void start();
   /// Of the mover: what add() has given waits for its update.
   void take_given();

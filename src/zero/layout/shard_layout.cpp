@@ -16,6 +16,17 @@ std::vector<FlatSlot> FlatLayout::gaps() const {
   return gaps;
 }
 
+std::string ElementNames::of(const FlatLayout& flat, ElementCount first, ElementCount count) const {
+  const ElementCount begin = flat.shard * rank + first;
+  std::string names;
+  for (const FlatSlot& slot : flat.slots) {
+    if (begin + count <= slot.begin || slot.begin + slot.count <= begin) continue;
+    names.append(names.empty() ? "" : " or ")
+        .append(model->units[slot.parameter.unit].name + "." + model->parameter(slot.parameter).name);
+  }
+  return names.empty() ? flat.name : names;
+}
+
 namespace {
 
 ElementCount aligned(ElementCount count) {

@@ -42,6 +42,15 @@ struct FlatLayout {
   [[nodiscard]] bool has_matrices() const { return !matrix_ranges.empty(); }
 };
 
+/// Tells for an error which parameters a range of a rank's shard belongs to.
+struct ElementNames {
+  const ModelLayout* model = nullptr;
+  std::uint32_t rank = 0;
+
+  /// The names in the model, "unit.parameter", joined by "or"; of padding alone that of the flat.
+  [[nodiscard]] std::string of(const FlatLayout& flat, ElementCount first, ElementCount count) const;
+};
+
 /// The flats of a model and their division into shards.
 class ShardLayout {
  public:
