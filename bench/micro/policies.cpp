@@ -19,12 +19,16 @@ void choose_eviction(benchmark::State& state, Eviction policy) {
   }
   std::uint64_t position = count;
   for (auto _ : state) {
-    const auto victim = order.first();
+    TensorId victim{};
+    order.walk(position % count, [&](TensorId first) {
+      victim = first;
+      return false;
+    });
     benchmark::DoNotOptimize(victim);
-    order.update(*victim, std::nullopt);
-    order.update(
-        *victim,
-        EvictionCandidate{.dirty = position % 2 == 0, .last_use = position, .next_use = position % count});
+    order.update(victim, std::nullopt);
+    order.update(victim,
+                 EvictionCandidate{
+                     .dirty = position % 2 == 0, .last_use = position, .next_use = position % count + count});
     ++position;
   }
 }
@@ -47,7 +51,7 @@ void choose_eviction_for_prefetch(benchmark::State& state, Eviction policy) {
                  EvictionCandidate{.last_use = position, .next_use = position});
   }
   for (auto _ : state) {
-    benchmark::DoNotOptimize(order.first_clean_used_from(position + 1));
+    benchmark::DoNotOptimize(order.walk_clean_used_from(position + 1, [](TensorId) { return false; }));
     order.update(TensorId(static_cast<std::uint32_t>(position % count)),
                  EvictionCandidate{.last_use = position, .next_use = position});
     ++position;

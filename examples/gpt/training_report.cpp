@@ -154,6 +154,7 @@ void TrainingReport::bytes_by_tier(const Trainers& trainers) const {
 void TrainingReport::disk(const Trainers& trainers) const {
   std::printf("\n%-28s%14s%14s%14s%14s\n", "disk traffic, all steps", "read", "predicted", "written",
               "predicted");
+  bool are_limits = false;
   for (std::size_t p = 0; p < penstock::tiers::purpose_count; ++p) {
     penstock::tiers::Ledger::Traffic sum;
     for (const auto& trainer : trainers) {
@@ -164,11 +165,14 @@ void TrainingReport::disk(const Trainers& trainers) const {
       sum.predicted_written += traffic.predicted_written;
     }
     if (sum.read.is_zero() && sum.written.is_zero()) continue;
-    std::printf("%-28s%14s%14s%14s%14s\n", std::string(to_string(Purpose(p))).c_str(),
+    const bool is_limit = Purpose(p) == Purpose::parameter_shard;
+    are_limits = are_limits || is_limit;
+    std::printf("%-28s%14s%14s%14s%14s\n",
+                (std::string(to_string(Purpose(p))) + (is_limit ? "*" : "")).c_str(),
                 to_string(sum.read).c_str(), to_string(sum.predicted_read).c_str(),
                 to_string(sum.written).c_str(), to_string(sum.predicted_written).c_str());
   }
-  std::printf("* for parameter shards this is an upper limit: shards that fit stay in memory\n");
+  if (are_limits) std::printf("* predicted at most: shards that fit stay in memory\n");
   if (limit_ == nullptr) return;
   const double rate = optimizer_seconds_ > 0 ? optimizer_bytes_ / optimizer_seconds_ : 0;
   std::printf(

@@ -2,6 +2,9 @@
 
 #include "base/utf8.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <algorithm>
 #include <array>
@@ -45,10 +48,26 @@ std::string microseconds(TimePoint time) {
 
 Result<std::unique_ptr<Timeline>> Timeline::create(const std::filesystem::path& file, std::uint32_t process,
                                                    ByteCount size_max) {
-  errno = 0;
-  File opened(std::fopen(file.c_str(), "we"));
-  if (opened == nullptr)
-    return Error::from_errno("Runtime::create", errno).object(file.string()).note("it is timeline_file");
+  // Not truncated before it is known that no other timeline is written there.
+  const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  File opened(descriptor < 0 ? nullptr : ::fdopen(descriptor, "w"));
+  if (opened == nullptr) {
+    const int cause = errno;
+    if (descriptor >= 0) ::close(descriptor);
+    return Error::from_errno("Runtime::create", cause).object(file.string()).note("it is timeline_file");
+  }
+  struct stat properties {};
+  if (::fstat(descriptor, &properties) == 0 && S_ISREG(properties.st_mode)) {  // not a device
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      return Error(ErrorCode::in_use, "Runtime::create")
+          .object(file.string())
+          .reason(
+              "another runtime writes its timeline there, in this process, or in another one or its children")
+          .note("it is timeline_file")
+          .advice("give each run, and each runtime of a process, a timeline_file of its own");
+    }
+    (void)!::ftruncate(descriptor, 0);
+  }
   return std::unique_ptr<Timeline>(new Timeline(file, std::move(opened), process, size_max));
 }
 
@@ -63,6 +82,12 @@ Timeline::Timeline(std::filesystem::path path, File file, std::uint32_t process,
 Timeline::~Timeline() {
   if (!ended_) pending_ += "\n]\n";
   if (!pending_.empty()) write(std::exchange(pending_, {}));
+  if (file_ != nullptr) unlock(::fileno(file_.get()));
+}
+
+/// A child of this process that has the file open, too, would hold the lock, and must not end it.
+void Timeline::unlock(int descriptor) const {
+  if (::getpid() == owner_) (void)::flock(descriptor, LOCK_UN);
 }
 
 std::uint32_t Timeline::row_of(std::string_view track, TimePoint begin, TimePoint end) {
@@ -139,6 +164,7 @@ void Timeline::write(const std::string& text) {
   if (descriptor >= 0) {
     if (::ftruncate(descriptor, static_cast<off_t>(written_)) == 0)
       (void)!::pwrite(descriptor, end.data(), end.size(), static_cast<off_t>(written_));
+    unlock(descriptor);
     ::close(descriptor);
   }
   const std::lock_guard lock(mutex_);

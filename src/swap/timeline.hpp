@@ -4,6 +4,7 @@
 #include <penstock/base/time.hpp>
 #include <penstock/base/units.hpp>
 
+#include <unistd.h>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -24,7 +25,7 @@ namespace penstock::swap {
 class Timeline {
  public:
   /// Begins the file anew. `process`: its number in the file. `size_max`: about so many bytes. Errors: those of opening
-  /// it.
+  /// it; in_use, where another timeline is being written there.
   [[nodiscard]] static Result<std::unique_ptr<Timeline>> create(const std::filesystem::path& file,
                                                                 std::uint32_t process = 0,
                                                                 ByteCount size_max = 256_MiB);
@@ -53,6 +54,7 @@ class Timeline {
   /// A row whose last event has ended by `begin`. With the lock held.
   [[nodiscard]] std::uint32_t row_of(std::string_view track, TimePoint begin, TimePoint end);
   void append(const std::string& event);
+  void unlock(int descriptor) const;
   /// An event that describes a row, or the process.
   void describe(const char* what, std::uint32_t row, const std::string& arguments);
   /// Whole events. Of those that cannot be written none stays in the file, which then has its end.
@@ -61,6 +63,7 @@ class Timeline {
   const std::filesystem::path path_;
   const std::string process_;  // its number
   const std::uint64_t size_max_;
+  const pid_t owner_ = ::getpid();
   std::mutex file_mutex_;  // taken before `mutex_`
   File file_;
   TimePoint written_at_ = Clock::steady().now();

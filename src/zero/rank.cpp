@@ -211,6 +211,8 @@ RunReport Rank::State::report(bool with_changes) const {
       report_of(*runtime, {.rank = options.identity.rank, .elapsed = Clock::steady().now() - created_at});
   const StepTimes times = engines.front()->step_times();
   report.steps = times.steps;
+  if (times.steps > 0)
+    report.step = (times.forward + times.backward + times.stepping + times.between) / times.steps;
   if (with_changes)
     add_changes(report, options.config, options.model, members.front().plan, options.identity, times,
                 accelerator.device->memory());

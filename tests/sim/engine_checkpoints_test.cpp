@@ -174,8 +174,9 @@ TEST(EngineCheckpoints, FailTheEngineWithTheirNameWhenTheyCannotBeReadBack) {
     const std::string line = message.substr(name, message.find('\n', name) - name);
     if (line.find("checkpoint") != std::string::npos) named.insert(line);
   }
-  EXPECT_EQ(named, (std::set<std::string>{"tensor  checkpoint 0", "tensor  checkpoint 1",
-                                          "tensor  checkpoint 2", "tensor  checkpoint 3"}));
+  // The last one stays in memory: the backward reads it first.
+  EXPECT_EQ(named,
+            (std::set<std::string>{"tensor  checkpoint 0", "tensor  checkpoint 1", "tensor  checkpoint 2"}));
 }
 
 }  // namespace

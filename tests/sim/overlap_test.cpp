@@ -17,7 +17,7 @@ double step_bound(double update, double copy_to_device, double copy_to_host, dou
 }
 
 /// Of twenty uses in a step. Where the order turns, host memory and the device still have the units that are used next.
-constexpr double most_uses = 14;
+constexpr double most_uses = 13;
 
 ByteCount smallest_host_budget(const TimedRank::Options& options) {
   return plan_memory(options.config, options.model, 1, 1, tiers::DeviceMemory::separate).value().host_minimum;

@@ -35,6 +35,10 @@ RunOptions random_run(std::uint64_t seed) {
   config.reduce_bucket_size = ElementCount(1 + random.below(100'000));
   config.overlap_comm = random.below(2) == 0;
   if (random.below(2) == 0) config.max_in_cpu = ElementCount(random.below(60'000));
+  if (random.below(3) == 0) {
+    config.penstock.release = Release::reuse_distance;
+    config.max_reuse_distance = ElementCount(random.below(100'000));
+  }
   const std::uint64_t more = random.below(3);
   if (more == 2) return options;  // the plan decides
   config.penstock.host_budget = test::smallest_host_budget(options) + ByteCount(random.below(400'000) * more);

@@ -25,10 +25,12 @@ namespace penstock::swap {
 /// Which host copy the runtime evicts when a request needs room. A prefetch evicts, with all policies, the clean copy
 /// whose next use is furthest away.
 enum class Eviction : std::uint8_t {
-  lru,      ///< the least recently used
-  planned,  ///< the one whose next use is furthest away (Belady 1966); as lru while the uses are not known
-  /// As lru, and a copy is dropped when its lease ends if its next use is RuntimeOptions::reuse_distance_max away,
-  /// or not known. That is how DeepSpeed releases parameters.
+  lru,  ///< the least recently used
+  /// The one whose next use is furthest away (Belady 1966), but one that must be written and read again counts as if
+  /// that were sooner; as lru while the uses are not known.
+  planned,
+  /// As lru, and a clean copy is dropped when its lease ends, or when it is stored, if its next use is
+  /// RuntimeOptions::reuse_distance_max away, or not known. That is how DeepSpeed releases parameters.
   reuse_distance,
 };
 [[nodiscard]] constexpr std::string_view to_string(Eviction eviction) {

@@ -4,8 +4,10 @@
 
 #include <penstock/swap/runtime_options.hpp>
 
+#include <array>
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <memory_resource>
 #include <optional>
 #include <set>
@@ -13,32 +15,29 @@
 
 namespace penstock::swap {
 
-/// A host copy that may be evicted.
+/// A host copy that leaves memory if its room is needed.
 struct EvictionCandidate {
-  bool home_in_memory = false;               ///< see TensorDescription
-  bool dirty = false;                        ///< must be stored before it can be dropped
-  std::uint64_t last_use = 0;                ///< larger is later
+  ByteCount size;               ///< of its range
+  bool home_in_memory = false;  ///< see TensorDescription
+  bool dirty = false;           ///< must be stored before it can be dropped
+  bool is_read_next = true;     ///< its next use needs the contents, so that they are loaded again
+  std::uint64_t last_use = 0;   ///< larger is later
   std::uint64_t next_use = NextUses::never;  ///< position in the trace; larger is further
   bool operator==(const EvictionCandidate&) const = default;
 };
 
-/// The rank of a candidate; the smallest is evicted first.
-struct EvictionRank {
-  bool home_in_memory = false;
-  std::uint64_t primary = 0, secondary = 0;
-  auto operator<=>(const EvictionRank&) const = default;
-};
-/// A pure function. `planned` evicts a clean copy before a dirty one that is used at the same position, since it
-/// costs no write.
-[[nodiscard]] EvictionRank eviction_rank(Eviction policy, const EvictionCandidate& candidate);
+/// How often its bytes are moved if it is evicted now, and would not be if it stayed: written if it is dirty, and read
+/// if it is used again and that use needs the contents. Pure.
+[[nodiscard]] std::uint32_t transfers_of_eviction(const EvictionCandidate& candidate);
 
-/// All candidates, in the order in which they are evicted. Each call takes O(log n).
+/// All candidates, in the order in which they are evicted.
 ///
-/// A request evicts the first candidate by the rank of the policy. A prefetch evicts the clean candidate whose next use
-/// is furthest away, with both policies: only a copy that is used later than the prefetched tensor is worth its room.
-/// It evicts none at home in memory.
+/// `lru`: the least recently used first. `planned`: the one first that costs least for the time in which its room is
+/// free: a factor for transfers_of_eviction(), divided by the uses until its next one. Of candidates with as many
+/// transfers that is the one whose next use is furthest away (Belady 1966). Costs are counted for each byte, so that a
+/// candidate's size does not matter. Those at home in memory follow all others.
 ///
-/// Pure; owned by one thread.
+/// update() takes O(log n), a step of a walk O(1). Pure; owned by one thread.
 class EvictionOrder {
  public:
   explicit EvictionOrder(Eviction policy) : policy_(policy) {}
@@ -46,27 +45,49 @@ class EvictionOrder {
   /// Replaces the candidate of `tensor`; none: the tensor may not be evicted.
   void update(tiers::TensorId tensor, const std::optional<EvictionCandidate>& candidate);
 
-  /// The first of all candidates, clean and dirty.
-  [[nodiscard]] std::optional<tiers::TensorId> first() const;
-  /// The clean candidate whose next use is furthest away, if that is at `position` or later.
-  [[nodiscard]] std::optional<tiers::TensorId> first_clean_used_from(std::uint64_t position) const;
+  /// What all candidates occupy that are not at home in memory, and those that are.
+  [[nodiscard]] ByteCount size() const { return size_; }
+  [[nodiscard]] ByteCount size_of_homes() const { return size_of_homes_; }
+  /// How often a candidate has changed.
+  [[nodiscard]] std::uint64_t changes() const { return changes_; }
+  /// Takes the next candidate of a walk; returns whether it goes on.
+  using Visit = std::function<bool(tiers::TensorId)>;
+  /// Walks through the candidates that are not at home in memory, for a request at `position` of the trace. False if
+  /// `visit` has ended it.
+  bool walk(std::uint64_t position, const Visit& visit) const;
+  /// Those at home in memory.
+  bool walk_homes(std::uint64_t position, const Visit& visit) const;
+  /// For what is read ahead, with every policy: clean ones that are not at home in memory and whose next use is at
+  /// `from` or later, the last one first. Only a copy that is used later than the tensor that is read ahead is worth
+  /// its room.
+  bool walk_clean_used_from(std::uint64_t from, const Visit& visit) const;
 
  private:
   struct Entry {
-    EvictionRank rank;
+    std::uint64_t primary = 0, secondary = 0;
     tiers::TensorId tensor{};
     auto operator<=>(const Entry&) const = default;
   };
   using Queue = std::pmr::set<Entry>;
+  static constexpr std::size_t transfers_max = 2;
+  /// By transfers_of_eviction(); with `lru` all are in the first one.
+  using Queues = std::array<Queue, transfers_max + 1>;
 
-  static void move(Queue& queue, tiers::TensorId tensor, const std::optional<EvictionRank>& from,
-                   const std::optional<EvictionRank>& to);
+  static Entry by_next_use(tiers::TensorId tensor, const EvictionCandidate& candidate) {
+    return {NextUses::never - candidate.next_use, candidate.last_use, tensor};
+  }
+  [[nodiscard]] Queue& queue_of(const EvictionCandidate& candidate);
+  [[nodiscard]] Entry entry_of(tiers::TensorId tensor, const EvictionCandidate& candidate) const;
+  static bool walk(const Queues& queues, std::uint64_t position, const Visit& visit);
 
   Eviction policy_;
   std::pmr::unsynchronized_pool_resource nodes_;
-  Queue all_{&nodes_};                                        // by the rank of the policy
-  Queue clean_by_use_{&nodes_};                               // by the rank of Eviction::planned
+  Queues others_{Queue(&nodes_), Queue(&nodes_), Queue(&nodes_)},
+      homes_{Queue(&nodes_), Queue(&nodes_), Queue(&nodes_)};
+  Queue clean_{&nodes_};                                      // not at home, by next use
   std::vector<std::optional<EvictionCandidate>> candidates_;  // by tensor
+  ByteCount size_, size_of_homes_;
+  std::uint64_t changes_ = 0;
 };
 
 }  // namespace penstock::swap

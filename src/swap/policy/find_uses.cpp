@@ -23,7 +23,7 @@ Result<std::vector<NextUses::Use>> find_uses(const AccessTrace& trace, const tie
     auto& named = by_name[tensor.name];
     if (named.empty()) return refused("the trace uses a tensor that this runtime does not have");
     const ByteCount size = store.description(named.front()).size;
-    if (size != tensor.size) return refused("the tensor has another size in the trace").got(size);
+    if (size != tensor.size) return refused("the tensor has another size than in the trace").got(size);
     found.push_back(named.front());
     named.pop_front();
   }

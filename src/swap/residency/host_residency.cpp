@@ -3,6 +3,7 @@
 #include "tiers/store/tensor_slot.hpp"
 
 #include <algorithm>
+#include <span>
 
 namespace penstock::swap {
 
@@ -18,6 +19,7 @@ HostResidency::HostResidency(tiers::TensorStore& store, tiers::MemoryBudget& bud
       ledger_(ledger),
       effects_(effects),
       eviction_(options.eviction),
+      search_(budget),
       prefetch_(next_uses_, options.lookahead),
       evacuation_(store, extents, std::move(options.file_names), std::move(options.messages)) {
   if (options.eviction == Eviction::reuse_distance) reuse_distance_.emplace(options.reuse_distance_max);
@@ -39,18 +41,18 @@ Result<void> HostResidency::add(TensorId tensor) {
     update_policies(tensor);
     return ok();
   }
-  while (true) {
-    if (auto range = reserve_free(tensor)) {
-      store_.pin_range(tensor, std::move(*range));
-      update_policies(tensor);
-      return ok();
-    }
-    auto victim = eviction_.first_clean_used_from(0);
-    if (!victim) victim = eviction_.first();  // at home in memory
-    if (!victim || store_.copy(*victim).state != CopyState::clean)
-      return budget_.too_small(padded_size(tensor)).object(description.name);
-    drop(*victim);
+  auto range = reserve_free(tensor);
+  if (!range) {
+    search_.begin(padded_size(tensor));
+    const auto add = [this](TensorId candidate) { return !is_clean(candidate) || !adds_room(candidate); };
+    if (eviction_.walk_clean_used_from(0, add)) eviction_.walk_homes(next_uses_.position(), add);
+    for (const TensorId victim : search_.found()) drop(victim);
+    range = reserve_free(tensor);
   }
+  if (!range) return budget_.too_small(padded_size(tensor)).object(description.name);
+  store_.pin_range(tensor, std::move(*range));
+  update_policies(tensor);
+  return ok();
 }
 
 void HostResidency::forget(TensorId tensor) {
@@ -58,6 +60,7 @@ void HostResidency::forget(TensorId tensor) {
   std::erase(to_store_, tensor);
   evacuation_.forget(tensor);
   std::erase(failed_stores_, tensor);
+  std::erase(storing_victims_, tensor);
   std::erase(asked_queue_, tensor);
   asked_.erase(tensor);
   asked_errors_.erase(tensor);
@@ -256,41 +259,72 @@ std::optional<tiers::Reservation> HostResidency::reserve_free(TensorId tensor) {
   return budget_.reserve(padded_size(tensor), is_copy ? tiers::Purpose::staging : description.purpose, end);
 }
 
-/// The same, with eviction. None when the request must wait.
+/// The same, with eviction. None when the request must wait: for stores that it has begun rather than evict others
+/// meanwhile.
 std::optional<tiers::Reservation> HostResidency::reserve(TensorId tensor) {
-  while (true) {
-    if (auto reservation = reserve_free(tensor)) return reservation;
-    if (!evict_one()) return std::nullopt;
+  if (storing_for_ == tensor) {
+    if (std::any_of(storing_victims_.begin(), storing_victims_.end(),
+                    [this](TensorId victim) { return storing_.contains(victim); }))
+      return std::nullopt;
+    storing_for_.reset();
+    for (const TensorId victim : storing_victims_)
+      if (is_clean(victim) && !store_.copy(victim).leased()) drop(victim);
   }
+  if (auto reservation = reserve_free(tensor)) return reservation;
+  if (make_room(tensor, /*from_homes=*/false) != Room::now) return std::nullopt;
+  return reserve_free(tensor);
 }
 
-/// Evicts the policy's first choice, but none at home in memory. True when its room is free now; a dirty copy is stored
-/// first and frees it later.
-bool HostResidency::evict_one() {
-  const auto victim = eviction_.first();
-  if (!victim || has_home(*victim)) return false;
-  return evict(*victim);
+/// Adds it to the search that has begun.
+bool HostResidency::adds_room(TensorId candidate) {
+  return search_.add(candidate, store_.copy(candidate).reservation);
 }
 
-bool HostResidency::evict(TensorId victim) {
-  if (store_.copy(victim).state == CopyState::clean) {
-    drop(victim);
-    return true;
+/// Evicts what the policy chooses, so that there is room for the tensor: dirty copies are stored first. Clean ones
+/// leave at once, so that no later request takes them again meanwhile.
+HostResidency::Room HostResidency::make_room(TensorId tensor, bool from_homes) {
+  // Where leases hold the memory, a request waits for long.
+  const ByteCount most =
+      budget_.free() + eviction_.size() + (from_homes ? eviction_.size_of_homes() : ByteCount());
+  const Search wanted{tensor, from_homes ? 1u : 0u, changes_of_room()};
+  if (most < padded_size(tensor) || found_no_room_ == wanted) return Room::none;
+  search_.begin(padded_size(tensor));
+  const std::uint64_t position = next_uses_.position();
+  const auto add = [this](TensorId candidate) { return !adds_room(candidate); };
+  if (eviction_.walk(position, add) && from_homes) eviction_.walk_homes(position, add);
+  const std::span<const TensorId> victims = search_.found();
+  if (victims.empty()) {
+    found_no_room_ = wanted;
+    return Room::none;
   }
-  // One store at a time suffices for progress; more might write copies that need not be evicted.
-  if (storing_.empty()) start_write_behind(victim);
-  return false;
+  storing_victims_.clear();
+  for (const TensorId victim : victims) {
+    if (is_clean(victim)) {
+      drop(victim);
+    } else {
+      storing_victims_.push_back(victim);
+      start_write_behind(victim);
+    }
+  }
+  if (storing_victims_.empty()) return Room::now;
+  storing_for_ = tensor;
+  return Room::later;
 }
 
 /// An address range for a load that no request waits for. Evicts clean copies whose next use is at `evict_from` or
 /// later.
 std::optional<tiers::Reservation> HostResidency::reserve_early(TensorId tensor, std::uint64_t evict_from) {
-  while (true) {
-    if (auto reservation = reserve_free(tensor)) return reservation;
-    const auto victim = eviction_.first_clean_used_from(evict_from);
-    if (!victim) return std::nullopt;
-    drop(*victim);
+  if (auto reservation = reserve_free(tensor)) return reservation;
+  const Search wanted{tensor, evict_from, changes_of_room()};
+  if (found_no_early_room_ == wanted) return std::nullopt;
+  search_.begin(padded_size(tensor));
+  const auto add = [this](TensorId candidate) { return !adds_room(candidate); };
+  if (eviction_.walk_clean_used_from(evict_from, add)) {
+    found_no_early_room_ = wanted;
+    return std::nullopt;
   }
+  for (const TensorId victim : search_.found()) drop(victim);
+  return reserve_free(tensor);
 }
 
 void HostResidency::start_prefetches() {
@@ -370,7 +404,7 @@ void HostResidency::update_policies(TensorId tensor) {
   const auto& description = store_.description(tensor);
   const tiers::HostCopy& copy = store_.copy(tensor);
   const bool awaited = pending_uses_[slot_of(tensor)] > 0;
-  const bool evictable = description.extent && !copy.leased() &&
+  const bool evictable = description.extent && !copy.leased() && copy.reservation.held() &&
                          (copy.state == CopyState::clean || copy.state == CopyState::dirty);
   const bool absent = copy.state == CopyState::absent;
   // prefetch() says that the tensor is used soon, even where the trace does not know it.
@@ -379,8 +413,10 @@ void HostResidency::update_policies(TensorId tensor) {
   if (prefetched) next_use = 0;
   const bool overwritten = !awaited && next_uses_.is_overwritten_next(tensor);
   eviction_.update(tensor, evictable
-                               ? std::optional(EvictionCandidate{.home_in_memory = has_home(tensor),
+                               ? std::optional(EvictionCandidate{.size = copy.reservation.length(),
+                                                                 .home_in_memory = has_home(tensor),
                                                                  .dirty = copy.state == CopyState::dirty,
+                                                                 .is_read_next = !overwritten,
                                                                  .last_use = copy.last_use,
                                                                  .next_use = next_use})
                                : std::nullopt);

@@ -7,6 +7,7 @@
 #include "swap/policy/reuse_distance.hpp"
 #include "swap/policy/trace_recorder.hpp"
 #include "swap/residency/path_evacuation.hpp"
+#include "swap/residency/room_search.hpp"
 #include "tiers/store/tensor_store.hpp"
 
 #include <penstock/swap/lease.hpp>
@@ -34,9 +35,9 @@ struct Requester {
 
 /// Decides which tensors are in host memory: grants leases, evicts, and asks Effects to load, store and drop.
 ///
-/// Requests that need room get it in their order of arrival. While one waits, no tensor is prefetched. EvictionPolicy
-/// chooses the copy to evict; a dirty copy is stored first. PrefetchPolicy chooses what to prefetch. PathEvacuation
-/// decides what happens after the failure of a path.
+/// Requests that need room get it in their order of arrival. While one waits, no tensor is prefetched. EvictionOrder
+/// tells which copies leave first, RoomSearch how many must; a dirty copy is stored first. PrefetchPolicy chooses what
+/// to prefetch. PathEvacuation decides what happens after the failure of a path.
 ///
 /// Does no I/O and uses no lock, thread or clock. It asks Effects to carry decisions out, and the caller reports the
 /// results by finish_load() and finish_store(). HostMoves implements Effects for the runtime; tests record the calls;
@@ -171,8 +172,8 @@ class HostResidency {
   /// | an earlier grant of a thread that does not block, or of the mover | that thread: nothing fails |
   /// | an earlier grant of a thread that blocks in another request | nobody: until then it takes no other grant |
   ///
-  /// If nobody acts, evicts one tensor that has its home in memory. If there is none, ends the wait of a request, or
-  /// starts its load. Returns true then: after advance() the next one may starve too, unless a transfer is in flight
+  /// If nobody acts, evicts tensors that have their home in memory. If that makes no room, ends the wait of a request,
+  /// or starts its load. Returns true then: after advance() the next one may starve too, unless a transfer is in flight
   /// now. Which request: the last one without room in which a thread blocks that has an earlier grant, so that this
   /// thread continues and can take the grant. It fails, unless there is room for it and only for the requests before it
   /// there is none. If there is no such request, the first one that waits for room fails.
@@ -258,8 +259,14 @@ class HostResidency {
   }
   void assign_homes();
   [[nodiscard]] bool is_beyond_limit(tiers::TensorId tensor) const;
-  [[nodiscard]] bool evict_one();
-  bool evict(tiers::TensorId victim);
+  bool adds_room(tiers::TensorId candidate);
+  /// Of make_room(): evicting makes none, or will once copies are stored, or has made it.
+  enum class Room : std::uint8_t { none, later, now };
+  Room make_room(tiers::TensorId tensor, bool from_homes);
+  [[nodiscard]] std::uint64_t changes_of_room() const { return eviction_.changes() + budget_.changes(); }
+  [[nodiscard]] bool is_clean(tiers::TensorId tensor) const {
+    return store_.copy(tensor).state == tiers::CopyState::clean;
+  }
   void drop(tiers::TensorId tensor);
   void update_policies(tiers::TensorId tensor);
 
@@ -289,6 +296,7 @@ class HostResidency {
   std::optional<TraceRecorder> recorder_;
   std::optional<ReuseDistance> reuse_distance_;  // with Eviction::reuse_distance
   EvictionOrder eviction_;
+  RoomSearch search_;
   PrefetchPolicy prefetch_;
   PathEvacuation evacuation_;
 
@@ -325,6 +333,16 @@ class HostResidency {
   std::optional<ByteCount> limit_;  // of the memory
   ByteCount homes_;                 // what all tensors that may_have_home() occupy
   std::vector<bool> has_home_;      // by tensor; of these, while the memory is limited, not those added last
+  std::optional<tiers::TensorId> storing_for_;  // for which make_room() has begun to store
+  std::vector<tiers::TensorId> storing_victims_;
+  /// A search that would find the same again, as long as no candidate and no range has changed.
+  struct Search {
+    tiers::TensorId tensor{};
+    std::uint64_t from = 0;
+    std::uint64_t changes = 0;
+    bool operator==(const Search&) const = default;
+  };
+  std::optional<Search> found_no_room_, found_no_early_room_;
   std::uint64_t next_request_ = 0, outcome_count_ = 0;
 };
 

@@ -45,6 +45,7 @@ std::optional<Result<void>> HostResidency::take(RequestId id) {
 
 void HostResidency::cancel(RequestId id, TensorId tensor, Access access) {
   const auto removed = std::erase_if(requests_, [&](const Request& request) { return request.id == id; });
+  if (removed > 0 && storing_for_ == tensor) storing_for_.reset();
   if (removed > 0) return count_pending_use(tensor, -1);
   const auto outcome = take(id);
   if (outcome && *outcome) end_untaken({id, tensor, access});
@@ -65,6 +66,7 @@ void HostResidency::end_untaken(const Request& granted) {
 }
 
 void HostResidency::finish(const Request& request, Result<void> outcome) {
+  if (storing_for_ == request.tensor) storing_for_.reset();
   outcomes_.emplace(request.id, Outcome{request, std::move(outcome)});
   ++outcome_count_;
   count_pending_use(request.tensor, -1);
@@ -83,10 +85,9 @@ bool HostResidency::fail_starved_request() {
   }
   const auto failed = request_to_fail(starved);
   if (failed == requests_.end()) return false;
-  if (const auto victim = eviction_.first(); victim && has_home(*victim)) {
-    evict(*victim);
-    return true;
-  }
+  if (make_room(starved->tensor, /*from_homes=*/true) != Room::none) return true;
+  // There may be room for the other one, which is asked again once that is stored.
+  if (failed != starved && make_room(failed->tensor, /*from_homes=*/true) == Room::later) return true;
   const Decision decision = decide(*failed, /*may_reserve=*/failed != starved);
   if (decision == Decision::waits) return true;
   if (decision == Decision::waits_for_room) finish(*failed, no_room(*failed));

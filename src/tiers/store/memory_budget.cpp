@@ -32,6 +32,7 @@ std::optional<Reservation> MemoryBudget::reserve(ByteCount size, Purpose purpose
   const std::lock_guard lock(mutex_);
   const auto range = allocate(size, end);
   if (!range) return std::nullopt;
+  ++changes_;
   free_ -= ByteCount(range->length);
   held_[static_cast<std::size_t>(purpose)] += ByteCount(range->length);
   ledger_.hold(tier_, purpose, ByteCount(range->length));
@@ -40,6 +41,7 @@ std::optional<Reservation> MemoryBudget::reserve(ByteCount size, Purpose purpose
 
 void MemoryBudget::give_back(RangeAllocator::Range range, Purpose purpose) {
   const std::lock_guard lock(mutex_);
+  ++changes_;
   if (ranges_) ranges_->release(range);
   free_ += ByteCount(range.length);
   held_[static_cast<std::size_t>(purpose)] -= ByteCount(range.length);
@@ -47,9 +49,17 @@ void MemoryBudget::give_back(RangeAllocator::Range range, Purpose purpose) {
   take_beyond();
 }
 
+MemoryBudget::Neighbours MemoryBudget::free_beside(const Reservation& reserved) const {
+  const std::lock_guard lock(mutex_);
+  if (!ranges_) return {};
+  const auto [before, after] = ranges_->free_beside(reserved.range_);
+  return {ByteCount(before), ByteCount(after)};
+}
+
 void MemoryBudget::limit(ByteCount end) {
   const std::lock_guard lock(mutex_);
   PENSTOCK_CHECK(ranges_ && end <= size_);
+  ++changes_;
   for (const RangeAllocator::Range& range : std::exchange(beyond_, {})) {
     ranges_->release(range);
     free_ += ByteCount(range.length);
@@ -77,6 +87,16 @@ std::vector<RangeAllocator::Range> MemoryBudget::free_beyond() const {
       joined.back().length += range.length;
   }
   return joined;
+}
+
+ByteCount MemoryBudget::end() const {
+  const std::lock_guard lock(mutex_);
+  return end_;
+}
+
+std::uint64_t MemoryBudget::changes() const {
+  const std::lock_guard lock(mutex_);
+  return changes_;
 }
 
 ByteCount MemoryBudget::free() const {

@@ -34,6 +34,8 @@ class Reservation {
   [[nodiscard]] std::uint64_t offset() const { return range_.begin; }
   /// The requested size.
   [[nodiscard]] ByteCount size() const { return size_; }
+  /// The same in whole granules.
+  [[nodiscard]] ByteCount length() const { return ByteCount(range_.length); }
 
  private:
   friend class MemoryBudget;
@@ -72,6 +74,13 @@ class MemoryBudget {
   [[nodiscard]] std::optional<Reservation> reserve(ByteCount size, Purpose purpose,
                                                    RangeAllocator::End end = RangeAllocator::End::low);
 
+  [[nodiscard]] bool has_places() const { return ranges_.has_value(); }
+  struct Neighbours {
+    ByteCount before, after;
+  };
+  /// What is free directly before and after a reserved range; nothing where reservations have no places.
+  [[nodiscard]] Neighbours free_beside(const Reservation& reserved) const;
+
   /// From now on ranges end before `end`; size(): all do. Those beyond stay reserved until they are given back.
   /// Precondition: reservations have places, and `end` is a multiple of the granule.
   void limit(ByteCount end);
@@ -81,6 +90,10 @@ class MemoryBudget {
   [[nodiscard]] ByteCount size() const { return size_; }
   /// Of what limit() leaves.
   [[nodiscard]] ByteCount free() const;
+  /// Where limit() lets ranges end.
+  [[nodiscard]] ByteCount end() const;
+  /// How often a range was reserved or given back, or the limit has changed.
+  [[nodiscard]] std::uint64_t changes() const;
   /// The error budget_too_small for a refused reservation of `size`, with the bytes held by purpose.
   [[nodiscard]] Error too_small(ByteCount size) const;
   /// What can be raised, to advise it: the limit of limit(), or the budget.
@@ -99,6 +112,7 @@ class MemoryBudget {
   const ByteCount size_;
   const Alignment granule_;
   ByteCount free_;
+  std::uint64_t changes_ = 0;
   std::optional<RangeAllocator> ranges_;  // none if reservations only count bytes
   std::array<ByteCount, purpose_count> held_{};
   ByteCount end_;                              // of limit()

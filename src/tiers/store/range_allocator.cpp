@@ -80,6 +80,18 @@ void RangeAllocator::release(Range range) {
   }
 }
 
+std::pair<std::uint64_t, std::uint64_t> RangeAllocator::free_beside(Range range) const {
+  const auto next = std::lower_bound(gaps_.begin(), gaps_.end(), range.begin,
+                                     [](const Range& gap, std::uint64_t begin) { return gap.begin < begin; });
+  std::uint64_t before = 0, after = 0;
+  if (next != gaps_.begin()) {
+    const Range& previous = *std::prev(next);
+    if (previous.begin + previous.length == range.begin) before = previous.length;
+  }
+  if (next != gaps_.end() && next->begin == range.begin + range.length) after = next->length;
+  return {before, after};
+}
+
 std::uint64_t RangeAllocator::largest_gap() const {
   std::uint64_t largest = 0;
   for (const Range& gap : gaps_) largest = std::max(largest, gap.length);

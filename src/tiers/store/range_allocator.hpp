@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace penstock::tiers {
@@ -32,6 +33,9 @@ class RangeAllocator {
   [[nodiscard]] std::vector<Range> allocate_all_from(std::uint64_t begin);
   /// Frees a range that was allocated.
   void release(Range range);
+
+  /// The lengths of the gaps directly before and after an allocated range.
+  [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> free_beside(Range range) const;
 
   [[nodiscard]] std::uint64_t free_total() const { return free_total_; }
   [[nodiscard]] std::uint64_t largest_gap() const;

@@ -310,7 +310,7 @@ void check_update_in_backward(const Config& config, Violations& violations) {
         "wanted 0 with penstock.update_in_backward, because clipping needs the norm of all gradients before "
         "any is used; got " +
             write_json(double{config.gradient_clipping}) +
-            (config.gradient_clipping == Config().gradient_clipping ? ", the default" : ""));
+            (config.gradient_clipping == Config().gradient_clipping ? ", as where it is not given" : ""));
   }
   if (config.dtype == DType::fp16) {
     refuse(

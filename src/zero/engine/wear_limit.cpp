@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 
 namespace penstock::zero {
 
@@ -9,7 +10,7 @@ namespace {
 
 std::string percent(double part) {
   char text[32];
-  std::snprintf(text, sizeof(text), "%.3g %%", 100 * part);
+  std::snprintf(text, sizeof(text), part < 9.99 ? "%.3g %%" : "%.0f %%", 100 * part);
   return text;
 }
 
@@ -56,16 +57,16 @@ WearLimit::Verdict WearLimit::end_step(const std::vector<swap::PathReport>& path
 }
 
 std::vector<std::string> WearLimit::take_warnings(const std::vector<swap::PathReport>& paths) {
-  warned_.resize(paths.size());
+  next_warning_.resize(paths.size(), config_.endurance_warning);
   std::vector<std::string> lines;
   for (std::size_t i = 0; i < paths.size(); ++i) {
     const ByteCount written = paths[i].counters.bytes_written, endurance = paths[i].endurance;
-    if (warned_[i] || endurance.is_zero() || of(written) < config_.endurance_warning * of(endurance))
-      continue;
-    warned_[i] = true;
-    lines.push_back(paths[i].directory.string() + ": " + percent(of(written) / of(endurance)) + " of the " +
-                    to_string(endurance) +
-                    " that this rank may write to the drive (penstock.path_endurance)");
+    if (endurance.is_zero()) continue;
+    const double part = of(written) / of(endurance);
+    if (part < next_warning_[i]) continue;
+    next_warning_[i] = part < 1 ? 1 : std::numeric_limits<double>::infinity();
+    lines.push_back(paths[i].directory.string() + ": this rank has written " + percent(part) + " of the " +
+                    to_string(endurance) + " that it may write to the drive (penstock.path_endurance)");
   }
   return lines;
 }

@@ -26,13 +26,14 @@ class WearLimit {
   [[nodiscard]] Verdict end_step(const std::vector<swap::PathReport>& paths, ByteCount step_writes);
   /// A commit, parking and a limit of the memory write too: what is written until end_step() is not what a step writes.
   void note_other_writes() { others_wrote_ = true; }
-  /// A line for each drive that has come to the part of its endurance of which a warning was asked; once each.
+  /// A line for each drive that has come to the part of its endurance of which a warning was asked, and another one
+  /// at its end.
   [[nodiscard]] std::vector<std::string> take_warnings(const std::vector<swap::PathReport>& paths);
 
  private:
   const PenstockConfig& config_;
-  std::vector<ByteCount> written_;  // by path, at the end of the last step
-  std::vector<bool> warned_;        // by path
+  std::vector<ByteCount> written_;    // by path, at the end of the last step
+  std::vector<double> next_warning_;  // by path: the part of the endurance; infinite after the last one
   bool others_wrote_ = false;
 };
 

@@ -57,6 +57,10 @@ void set_update(simulate::Machine& node, const MemoryPlan& plan, double update_s
   node.device.host_copy = no_limit;
 }
 
+TimePoint time_of(double seconds) {
+  return std::chrono::duration_cast<TimePoint>(std::chrono::duration<double>(seconds));
+}
+
 std::string step_text(double simulated, double measured) {
   std::array<char, 160> text{};
   std::snprintf(text.data(), text.size(), "a step takes %.3g s as simulated, and has taken %.3g s", simulated,
@@ -72,6 +76,7 @@ void add_changes(RunReport& report, const Config& config, const ModelLayout& mod
   const auto end = [&](std::string note) { report.changes_note = std::move(note); };
   if (times.steps == 0) return end("no step has ended");
   const std::chrono::nanoseconds took = times.forward + times.backward + times.stepping + times.between;
+  const double measured = seconds_of_step(took, times);
   const double arithmetic = seconds_of_step(took - times.waiting, times),
                updating = seconds_of_step(times.updating, times);
   if (arithmetic <= 0) return end("the trainer's thread has only waited");
@@ -91,7 +96,7 @@ void add_changes(RunReport& report, const Config& config, const ModelLayout& mod
   const auto simulated = simulate::simulate_model(config, model, node, run, steps);
   if (!simulated) return end(first_line(simulated.error()));
   const double step = simulated->simulation.steady.seconds;
-  const double measured = seconds_of_step(took, times);
+  report.predicted_step = time_of(step);
   std::string note = step_text(step, measured);
   constexpr double alike = 1.5;
   if (step > alike * measured || measured > alike * step) {

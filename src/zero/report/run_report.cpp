@@ -12,6 +12,12 @@ namespace penstock::zero {
 using tiers::Purpose;
 using tiers::Tier;
 
+double RunReport::Drive::share_of_limit(TimePoint elapsed) const {
+  const double seconds = std::chrono::duration<double>(elapsed).count();
+  if (!(limit > 0) || seconds <= 0) return 0;
+  return (static_cast<double>(read.value()) + static_cast<double>(written.value())) / seconds / limit;
+}
+
 namespace {
 
 /// VmHWM of proc_pid_status(5).

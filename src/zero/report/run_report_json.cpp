@@ -53,7 +53,7 @@ Json::Value json_of(const RunReport::Traffic& traffic) {
   json["predicted_written"] = json_of(traffic.predicted_written);
   return json;
 }
-Json::Value json_of(const RunReport::Drive& drive) {
+Json::Value json_of(const RunReport::Drive& drive, TimePoint elapsed) {
   Json::Value json;
   json["directory"] = drive.directory;
   json["engine"] = drive.engine;
@@ -64,6 +64,8 @@ Json::Value json_of(const RunReport::Drive& drive) {
   json["latency_99"] = json_of(drive.latency_99);
   json["busy"] = json_of(drive.busy);
   json["limit"] = std::isfinite(drive.limit) ? drive.limit : 0.0;
+  const double share = drive.share_of_limit(elapsed);
+  json["share_of_limit"] = std::isfinite(share) ? share : 0.0;
   json["endurance"] = json_of(drive.endurance);
   return json;
 }
@@ -82,12 +84,15 @@ std::string to_json(const RunReport& report) {
   json["rank"] = report.rank;
   json["steps"] = static_cast<Json::UInt64>(report.steps);
   json["elapsed"] = json_of(report.elapsed);
+  json["step"] = json_of(report.step);
+  json["predicted_step"] = json_of(report.predicted_step);
   json["stalled"] = json_of(report.stalled);
   json["resident_peak"] = json_of(report.resident_peak);
   json["stalls"] = json_of(report.stalls);
   json["memory"] = json_of(report.memory);
   json["traffic"] = json_of(report.traffic);
-  json["drives"] = json_of(report.drives);
+  json["drives"] = Json::Value(Json::arrayValue);
+  for (const RunReport::Drive& drive : report.drives) json["drives"].append(json_of(drive, report.elapsed));
   json["changes"] = json_of(report.changes);
   json["changes_note"] = json_of(report.changes_note);
   return config::write_json(json);

@@ -105,6 +105,10 @@ std::string to_prometheus(const RunReport& report) {
   Metrics metrics(report.rank);
   metrics.one("penstock_elapsed_seconds", "gauge", "The time of the run.", number(report.elapsed));
   metrics.one("penstock_steps_total", "counter", "The steps that have ended.", number(report.steps));
+  metrics.one("penstock_step_seconds", "gauge", "The mean time of a step; 0: not known.",
+              number(report.step));
+  metrics.one("penstock_predicted_step_seconds", "gauge", "What a step takes as simulated; 0: not known.",
+              number(report.predicted_step));
   metrics.one("penstock_stall_seconds_total", "counter",
               "The time that callers have waited, a sum over threads.", number(report.stalled));
   metrics.each("penstock_stall_cause_seconds_total", "counter", "The same by what they have waited for.",

@@ -52,10 +52,9 @@ std::string predicted(ByteCount bytes) {
   return bytes.is_zero() ? "-" : to_string(bytes);
 }
 
-std::string share_of_limit(const RunReport::Drive& drive, double elapsed) {
-  if (!(drive.limit > 0) || elapsed <= 0) return "-";
-  const double moved = static_cast<double>(drive.read.value()) + static_cast<double>(drive.written.value());
-  return decimal(100 * moved / elapsed / drive.limit, "%");
+std::string share_of_limit(const RunReport::Drive& drive, TimePoint elapsed) {
+  const bool is_known = drive.limit > 0 && elapsed > TimePoint();
+  return is_known ? decimal(100 * drive.share_of_limit(elapsed), "%") : "-";
 }
 
 ByteCount left_of_endurance(const RunReport::Drive& drive) {
@@ -117,8 +116,9 @@ std::string to_text(const RunReport& report) {
   for (const auto& one : report.drives) {
     drives.add({one.directory, one.engine, to_string(one.read), to_string(one.written),
                 elapsed > 0 ? decimal(100 * seconds(one.busy) / elapsed, "%") : "-",
-                share_of_limit(one, elapsed), std::to_string(one.requests), std::to_string(one.repeated),
-                decimal(1e3 * seconds(one.latency_99), "ms"), endurance_left(one), lifetime(one, elapsed)});
+                share_of_limit(one, report.elapsed), std::to_string(one.requests),
+                std::to_string(one.repeated), decimal(1e3 * seconds(one.latency_99), "ms"),
+                endurance_left(one), lifetime(one, elapsed)});
   }
   text += stalls.text() + memory.text() + traffic.text() + drives.text() + changes_text(report);
   if (text.ends_with("\n\n")) text.pop_back();

@@ -13,9 +13,13 @@ namespace penstock::zero::simulate {
 namespace {
 
 constexpr const char* operation = "MachineFile::parse";
-/// Of a rate: faster than any memory, so that a unit was meant otherwise.
-constexpr double rate_max = 1e15;
-constexpr double endurance_max = 1e19;
+struct Bounds {
+  double least = 0, most = 0;
+};
+/// Beyond what there is, so that a unit was meant otherwise.
+constexpr Bounds disk_rate{64 << 10, 1e12}, other_rate{64 << 10, 1e14}, endurance_bounds{1e9, 1e19};
+/// A disk that reads and writes is slower than one that does either, but not by more.
+constexpr double mixed_least = 0.05;
 constexpr std::uint32_t disks_max = 64;
 constexpr double weight_min = 1e-6, weight_max = 1e6;  // as penstock.path_weights
 
@@ -25,24 +29,24 @@ std::string key_of(tiers::Purpose purpose) {
   return key;
 }
 
-constexpr double flops_max = 1e18;
+constexpr double flops_min = 1e6, flops_max = 1e18;
 
 std::string got(const Json::Value& json) {
   return ", got " + (json.isNull() ? "nothing" : config::shown(json));
 }
 
-/// A number of bytes, a second or in all. Reports one that cannot be used; it is 1 then.
+/// A number of bytes, a second or in all. Reports one that cannot be used; it is the least then.
 double number(config::StrictReader& reader, const Json::Value& object, const std::string& path,
-              const std::string& key, double most) {
+              const std::string& key, Bounds bounds) {
   const Json::Value& json = object[key];
   double value = json.isNumeric() ? json.asDouble() : 0;
   if (json.isString()) value = static_cast<double>(config::parse_bytes(json.asString()).value_or(0));
-  if (value >= 1 && value <= most) return value;
-  const auto most_bytes = static_cast<std::uint64_t>(most);
-  reader.report(
-      json.isNull() ? object : json, path.empty() ? key : path + "." + key,
-      "wanted bytes, such as \"3.4 GB\", from 1 to " + to_string(ByteCount(most_bytes)) + got(json));
-  return 1;
+  if (value >= bounds.least && value <= bounds.most) return value;
+  const auto text = [](double bytes) { return to_string(ByteCount(static_cast<std::uint64_t>(bytes))); };
+  reader.report(json.isNull() ? object : json, path.empty() ? key : path + "." + key,
+                "wanted bytes, such as \"3.4 GB\", from " + text(bounds.least) + " to " + text(bounds.most) +
+                    got(json));
+  return bounds.least;
 }
 
 /// The disks that one object describes, `count` of them, each with the same rates.
@@ -52,13 +56,17 @@ void read_disk(config::StrictReader& reader, const Json::Value& json, const std:
           json, path,
           std::array<std::string_view, 6>{"read", "write", "mixed", "endurance", "count", "weight"}))
     return;
-  swap::ReplayCosts::Disk disk{.rates = {.read = number(reader, json, path, "read", rate_max),
-                                         .write = number(reader, json, path, "write", rate_max),
-                                         .mixed = number(reader, json, path, "mixed", rate_max)}};
+  swap::ReplayCosts::Disk disk{.rates = {.read = number(reader, json, path, "read", disk_rate),
+                                         .write = number(reader, json, path, "write", disk_rate),
+                                         .mixed = number(reader, json, path, "mixed", disk_rate)}};
   const auto& [read, write, mixed] = disk.rates;
   if (mixed > read + write)
     reader.report(json["mixed"], path + ".mixed",
                   "wanted at most the sum of " + path + ".read and " + path + ".write" + got(json["mixed"]));
+  if (mixed < mixed_least * std::min(read, write))
+    reader.report(json["mixed"], path + ".mixed",
+                  "wanted at least 0.05 of " + path + ".read or " + path + ".write, whichever is less" +
+                      got(json["mixed"]));
   disk.weight = mixed;  // as measured at the start of a run
   if (json.isMember("weight")) {
     const Json::Value& weight = json["weight"];
@@ -67,7 +75,7 @@ void read_disk(config::StrictReader& reader, const Json::Value& json, const std:
       reader.report(weight, path + ".weight", "wanted a number from 1e-06 to 1e+06" + got(weight));
   }
   if (json.isMember("endurance")) {
-    const double endurance = number(reader, json, path, "endurance", endurance_max);
+    const double endurance = number(reader, json, path, "endurance", endurance_bounds);
     disk.endurance = ByteCount(static_cast<std::uint64_t>(endurance));
   }
   std::uint64_t count = 1;
@@ -113,7 +121,7 @@ void read_use(config::StrictReader& reader, const Json::Value& use, Machine& mac
   const std::vector<std::string_view> known(keys.begin(), keys.end());
   if (!reader.is_object(use, "use", known)) return;
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (use.isMember(keys[i])) machine.costs.use[i] = number(reader, use, "use", keys[i], rate_max);
+    if (use.isMember(keys[i])) machine.costs.use[i] = number(reader, use, "use", keys[i], other_rate);
   }
 }
 
@@ -123,13 +131,13 @@ void read_device(config::StrictReader& reader, const Json::Value& device, Machin
     return;
   const Json::Value& flops = device["flops"];
   machine.device.flops = flops.isNumeric() ? flops.asDouble() : 0;
-  if (!(machine.device.flops >= 1 && machine.device.flops <= flops_max))
+  if (!(machine.device.flops >= flops_min && machine.device.flops <= flops_max))
     reader.report(flops.isNull() ? device : flops, "device.flops",
-                  "wanted floating-point operations a second, such as 1.2e14, from 1 to 1e18" + got(flops));
+                  "wanted floating-point operations a second, such as 1.2e14, from 1e6 to 1e18" + got(flops));
   for (const auto& [key, rate] : {std::pair("link", &machine.device.link),
                                   {"host_copy", &machine.device.host_copy},
                                   {"update", &machine.device.update}})
-    if (device.isMember(key)) *rate = number(reader, device, "device", key, rate_max);
+    if (device.isMember(key)) *rate = number(reader, device, "device", key, other_rate);
 }
 
 void read_root(config::StrictReader& reader, const Json::Value& root, Machine& machine) {
@@ -138,7 +146,7 @@ void read_root(config::StrictReader& reader, const Json::Value& root, Machine& m
   if (!reader.is_object(root, "", known)) return;
   read_disks(reader, root, machine);
   if (root.isMember("use")) read_use(reader, root["use"], machine);
-  if (root.isMember("update")) machine.update = number(reader, root, "", "update", rate_max);
+  if (root.isMember("update")) machine.update = number(reader, root, "", "update", other_rate);
   if (root.isMember("device")) read_device(reader, root["device"], machine);
   if (const Json::Value& shared = root["shared_processor"]; shared.isBool()) {
     machine.costs.shared_processor = shared.asBool();

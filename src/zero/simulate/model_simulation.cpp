@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,6 +41,45 @@ UpdateBytes update_bytes(const swap::AccessTrace& trace) {
     }
     if (use.access != swap::Access::overwrite) bytes.read += size;
     if (use.access != swap::Access::read) bytes.written += size;
+  }
+  return bytes;
+}
+
+/// Bytes that gathers read from host memory in a step, and gradients that come to it.
+struct GatheredBytes {
+  double forward = 0, backward = 0, gradients = 0;
+};
+
+/// A forward gathers shards in the order of their first gathers. A backward begins where one comes that is not after
+/// the last one, and ends with the last gradient of a micro-batch.
+GatheredBytes gathered_bytes(const swap::AccessTrace& trace) {
+  using tiers::Purpose;
+  std::map<std::uint32_t, std::size_t> order;  // of shards
+  std::set<std::uint32_t> gradients;
+  for (const auto& use : trace.uses) {
+    if (is_update(trace, use)) continue;
+    const Purpose purpose = trace.tensors[use.tensor].purpose;
+    if (purpose == Purpose::gradient_shard) gradients.insert(use.tensor);
+    if (purpose == Purpose::parameter_shard) order.emplace(use.tensor, order.size());
+  }
+  GatheredBytes bytes;
+  std::optional<std::size_t> last;  // of the forward in progress
+  bool is_backward = false;
+  std::size_t reduced = 0;
+  for (const auto& use : trace.uses) {
+    if (is_update(trace, use)) continue;
+    const auto& tensor = trace.tensors[use.tensor];
+    const auto size = static_cast<double>(tensor.size.value());
+    if (tensor.purpose == Purpose::gradient_shard) {
+      bytes.gradients += size;
+      if (++reduced % gradients.size() != 0) continue;
+      is_backward = false;
+      last.reset();
+    } else if (tensor.purpose == Purpose::parameter_shard) {
+      is_backward = is_backward || (last && order[use.tensor] <= *last);
+      last = order[use.tensor];
+      (is_backward ? bytes.backward : bytes.forward) += size;
+    }
   }
   return bytes;
 }
@@ -120,18 +162,24 @@ Result<Machine> share_of(const Machine& node, const ModelLayout& model, const Pl
 
   const auto parameters = static_cast<double>(model.element_count().value());
   const double ranks = run.ranks, forward = model_operations(model, run) / 3;
+  // In the dtype of gathers and reductions. What is at home on the device is gathered once a pass.
   const double shards =
-                   static_cast<double>(size_of(run.dtype).value()) * parameters / ranks * run.micro_batches,
-               others = shards * (ranks - 1);  // bytes
+      static_cast<double>(size_of(run.dtype).value()) * parameters / ranks * run.micro_batches;
+  const GatheredBytes from_host = gathered_bytes(step.trace);
+  const bool gathers_from_host = from_host.forward + from_host.backward > 0;
+  const double in_forward = gathers_from_host ? from_host.forward : shards,
+               in_backward = gathers_from_host ? from_host.backward : shards;
   const double checkpoints = checkpoint_bytes(step.trace);
-  const auto longest = [&](double operations, double times, double copied) {
-    return std::max({seconds_at(operations, node.device.flops), seconds_at(others * times, node.device.link),
-                     seconds_at(copied, host_copy)});
+  const auto longest = [&](double operations, double gathered, double copied) {
+    return std::max({seconds_at(operations, node.device.flops),
+                     seconds_at(gathered * (ranks - 1), node.device.link), seconds_at(copied, host_copy)});
   };
   PENSTOCK_TRY_ASSIGN(const double update, update_seconds(node, 1 / parts, step));
   set_use(share.costs, step.trace,
-          {.forward = longest(forward, 1, std::max(shards, checkpoints)),  // these come, those leave
-           .backward = longest(forward * (2 + run.repeated_forward), 2, shards * 2 + checkpoints),
+          {.forward = longest(forward, in_forward,
+                              std::max(from_host.forward, checkpoints)),  // these come, those leave
+           .backward = longest(forward * (2 + run.repeated_forward), in_backward + shards,
+                               from_host.backward + from_host.gradients + checkpoints),
            .update = update});
   return share;
 }

@@ -16,10 +16,11 @@ struct TrainingRun {
 /// What one rank has of a node that `ranks_per_node` share: of each disk, its endurance and the update, a part; its own
 /// device. Its uses are those of `step`, a step of `model`.
 ///
-/// Of the P parameters, with which each token takes 2 P operations in the forward, and 4 P and what is repeated of the
-/// forward in the backward, a gather brings those of the other ranks. The rank's shard is copied from host memory,
-/// checkpoints that leave the device to it and back. Whichever takes longest is what a forward or a backward takes; a
-/// backward reduces gradients, too, which is as much.
+/// With P parameters each token takes 2 P operations in the forward, and 4 P and what is repeated of the forward in the
+/// backward. The gathers of the trace copy the rank's shards from host memory and bring those of the other ranks: what
+/// stays on the device is not gathered again. A backward reduces gradients and copies the rank's to host memory.
+/// Checkpoints that leave the device are copied there and back. Whichever takes longest is what a forward or a backward
+/// takes.
 /// Tiles that the device updates take what their bytes need to and from it, and what it needs for them. The device and
 /// the processors update at the same time: each its part of the tiles, or with UpdateSplit::automatic all together.
 ///

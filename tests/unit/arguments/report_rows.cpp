@@ -59,6 +59,11 @@ void add_report_rows(BadArguments& bad) {
     const auto runtime = swap::Runtime::create({.host_budget = 64_KiB}).value();
     return expect(report_of(*runtime, {.drives = {{"a"}, {"a"}}}).drives.empty(), "no drives");
   });
+  for (const TimePoint elapsed : {TimePoint(), TimePoint::min()}) {
+    bad("RunReport::Drive::share_of_limit", "elapsed", "not above 0", [=] {
+      return expect(RunReport::Drive{.read = 1_GiB, .limit = 1}.share_of_limit(elapsed) == 0, "not known");
+    });
+  }
   bad("save_report", "format", "unknown", [] {
     const ScratchDirectory scratch;
     return all({refused(save_report({}, scratch.path() / "report", unknown<ReportFormat>), "format"),

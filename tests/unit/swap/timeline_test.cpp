@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -121,6 +122,20 @@ TEST(Timeline, EndsWhenItIsFull) {
   EXPECT_GE(size, 1u << 20);
   EXPECT_LT(size, (1u << 20) + 2 * name.size());
   EXPECT_EQ(rows_of(parse(contents(file))).at("waits").size(), 8u);
+}
+
+TEST(Timeline, IsWrittenByOneAtATime) {
+  const ScratchDirectory scratch;
+  const auto file = scratch.path() / "timeline.json";
+  auto first = Timeline::create(file).value();
+  first->add("track", "event", {});
+  const auto second = Timeline::create(file);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code(), ErrorCode::in_use);
+  EXPECT_NE(second.error().message().find(file.string()), std::string::npos) << second.error().message();
+  first.reset();
+  EXPECT_GT(std::filesystem::file_size(file), 0u);
+  EXPECT_TRUE(Timeline::create(file));  // begins it anew
 }
 
 TEST(Timeline, EndsWhenItCannotBeWritten) {

@@ -68,8 +68,10 @@ Result<SimulationOptions> settings_of(const SimulateOptions& options) {
   if (has_distance != (settings.eviction == swap::Eviction::reuse_distance)) {
     return Error::invalid_argument(operation)
         .object("--reuse-distance-max")
-        .reason("it belongs to --eviction reuse_distance, which needs it; other policies take none")
-        .got(options.reuse_distance_max.empty() ? "none" : options.reuse_distance_max);
+        .reason(has_distance ? "--eviction " + options.eviction + " takes no distance"
+                             : "--eviction reuse_distance needs it")
+        .wanted(has_distance ? "nothing" : "bytes, such as 64MiB")
+        .got(has_distance ? options.reuse_distance_max : "nothing");
   }
   if (has_distance) {
     PENSTOCK_TRY_ASSIGN(settings.reuse_distance_max,

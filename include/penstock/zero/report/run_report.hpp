@@ -43,6 +43,8 @@ struct RunReport {
     TimePoint busy{};        ///< how long at least one request was in flight
     double limit = 0;        ///< this rank's share of the bytes a second that were measured; 0: not known
     ByteCount endurance;     ///< its share of the bytes that the maker lets be written (TBW); 0: not known
+    /// The bytes a second that were moved in a run of that time, as a part of `limit`; 0: not known.
+    [[nodiscard]] double share_of_limit(TimePoint elapsed) const;
     bool operator==(const Drive&) const = default;
   };
 
@@ -60,8 +62,10 @@ struct RunReport {
   };
 
   std::uint32_t rank = 0;
-  std::uint64_t steps = 0;  ///< of the rank's first engine; 0: none, or not known
-  TimePoint elapsed{};      ///< the time of the run; 0: not known, so that there are no rates
+  std::uint64_t steps = 0;     ///< of the rank's first engine; 0: none, or not known
+  TimePoint elapsed{};         ///< the time of the run; 0: not known, so that there are no rates
+  TimePoint step{};            ///< the mean time of a step of that engine; 0: not known
+  TimePoint predicted_step{};  ///< what a step takes as simulated; 0: not known; only of Rank::report()
   TimePoint stalled{};      ///< that callers have waited, see swap::Runtime::stall_time(); a sum over threads
   ByteCount resident_peak;  ///< of this process, all its ranks together; 0: not known
   std::vector<Stall> stalls;     ///< by cause; without those that did not occur
@@ -92,7 +96,8 @@ struct ReportFacts {
 
 /// Tables for people.
 [[nodiscard]] std::string to_text(const RunReport& report);
-/// One object; the keys are the names of the members, sizes are in bytes and times in seconds.
+/// One object; the keys are the names of the members, sizes are in bytes and times in seconds. A drive has its
+/// share_of_limit too.
 [[nodiscard]] std::string to_json(const RunReport& report);
 /// Metrics in Prometheus' text format, version 0.0.4, for the textfile collector of its node exporter or a server.
 [[nodiscard]] std::string to_prometheus(const RunReport& report);

@@ -280,7 +280,7 @@ TEST_F(HostResidencyTest, StoresADirtyCopyBeforeItDropsIt) {
   EXPECT_TRUE(residency.take(id).value());
 }
 
-TEST_F(HostResidencyTest, StoresOneDirtyCopyAtATimeForRoom) {
+TEST_F(HostResidencyTest, StoresNoDirtyCopyMoreThanItNeedsForRoom) {
   (void)dirty(24_KiB);
   (void)dirty(24_KiB);
   const RequestId id = request(add(24_KiB).value(), Access::overwrite);

@@ -42,13 +42,15 @@ void for_all_traces(AccessTrace trace, std::size_t uses, std::uint64_t accesses,
   }
 }
 
-/// Bytes of one round that is predicted, and of the writes that are left.
-ByteCount bytes_of(const AccessTrace& trace, ByteCount budget, Eviction eviction) {
-  const auto replay = Replay::create(trace, {.host_budget = budget,
-                                             .eviction = eviction,
-                                             .ranges = tiers::MemoryBudget::Ranges::counted})
-                          .value();
-  const ByteCount moved = replay->round().value().total();
+using Ranges = tiers::MemoryBudget::Ranges;
+
+/// Bytes of rounds that are predicted, and of the writes that are left.
+ByteCount bytes_of(const AccessTrace& trace, ByteCount budget, Eviction eviction,
+                   Ranges ranges = Ranges::counted, int rounds = 1) {
+  const auto replay =
+      Replay::create(trace, {.host_budget = budget, .eviction = eviction, .ranges = ranges}).value();
+  ByteCount moved;
+  for (int round = 0; round < rounds; ++round) moved += replay->round().value().total();
   return moved + replay->flush();
 }
 
@@ -97,14 +99,14 @@ TEST(PlannedOptimum, IsReachedByModificationsOfTensorsOfOneSize) {
 TEST(PlannedOptimum, IsNearWhereReadsAndWritesAreMixed) {
   const auto [traces, equal, worst] = compare(trace_of({1, 1, 1}), 6, 3, page * 2, true);
   EXPECT_EQ(traces, 88'938u);
-  EXPECT_GE(static_cast<double>(equal) / static_cast<double>(traces), 0.96);
-  EXPECT_LE(worst, 1.5);
+  EXPECT_GE(static_cast<double>(equal) / static_cast<double>(traces), 0.98);
+  EXPECT_LE(worst, 1.25);
 }
 
 TEST(PlannedOptimum, IsNearWhereSizesDiffer) {
   const auto [traces, equal, worst] = compare(trace_of({1, 2, 3}), 6, 2, page * 4, false);
   EXPECT_EQ(traces, 46'656u);
-  EXPECT_GE(static_cast<double>(equal) / static_cast<double>(traces), 0.89);
+  EXPECT_GE(static_cast<double>(equal) / static_cast<double>(traces), 0.94);
   EXPECT_LE(worst, 1.23);
 }
 
@@ -135,20 +137,42 @@ ByteCount random_budget(const AccessTrace& trace, SeededRandom& random) {
   return most + page * random.below((all - most) / page + 1);
 }
 
-// With memory that only counts bytes: of one with addresses a gap may be too short, and a copy is evicted for it.
-TEST(Planned, IsNeverWorseThanLruOnRandomTraces) {
-  SeededRandom random(1);
+struct BesideLru {
+  std::uint64_t more = 0;  // traces in which planned moves more
+  double worst = 1;        // its bytes / those of lru
   ByteCount planned, lru;
+};
+/// Four rounds of each trace.
+BesideLru beside_lru(Ranges ranges) {
+  SeededRandom random(1);
+  BesideLru found;
   for (int i = 0; i < 10'000; ++i) {
     const AccessTrace trace = random_trace(random);
     const ByteCount budget = random_budget(trace, random);
-    const ByteCount one = bytes_of(trace, budget, Eviction::planned),
-                    other = bytes_of(trace, budget, Eviction::lru);
-    ASSERT_LE(one, other) << "trace " << i << ", " << to_string(budget) << "\n" << to_text(trace);
-    planned += one;
-    lru += other;
+    const ByteCount planned = bytes_of(trace, budget, Eviction::planned, ranges, 4),
+                    lru = bytes_of(trace, budget, Eviction::lru, ranges, 4);
+    if (planned > lru) ++found.more;
+    if (!lru.is_zero())
+      found.worst =
+          std::max(found.worst, static_cast<double>(planned.value()) / static_cast<double>(lru.value()));
+    found.planned += planned;
+    found.lru += lru;
   }
-  EXPECT_LT(planned, lru);
+  return found;
+}
+
+TEST(Planned, IsNeverWorseThanLruOnRandomTraces) {
+  const auto [more, worst, planned, lru] = beside_lru(Ranges::counted);
+  EXPECT_EQ(more, 0u);
+  EXPECT_LT(planned.value(), lru.value() * 87 / 100);
+}
+
+// In memory with addresses a gap may be too short, and one more copy leaves, which lru may have placed luckily.
+TEST(Planned, IsSeldomWorseThanLruWhereAGapMayBeTooShort) {
+  const auto [more, worst, planned, lru] = beside_lru(Ranges::placed);
+  EXPECT_LE(more, 45u);
+  EXPECT_LE(worst, 1.4);
+  EXPECT_LT(planned.value(), lru.value() * 87 / 100);
 }
 
 }  // namespace

@@ -66,6 +66,13 @@ TEST(RangeAllocator, AgreesWithAModelOverRandomCalls) {
         ranges.release(live.back());
         live.pop_back();
       }
+      if (live.empty()) continue;
+      const RangeAllocator::Range& one = live[random.below(live.size())];
+      std::uint64_t before = one.begin / 16, after = (one.begin + one.length) / 16;
+      while (before > 0 && !owned[before - 1]) --before;
+      while (after < owned.size() && !owned[after]) ++after;
+      ASSERT_EQ(ranges.free_beside(one),
+                std::pair(one.begin - before * 16, after * 16 - one.begin - one.length));
     }
     for (const auto& range : live) ranges.release(range);
     EXPECT_EQ(ranges.largest_gap(), ranges.size());

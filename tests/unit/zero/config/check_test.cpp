@@ -255,7 +255,7 @@ TEST(ConfigCheck, ReportsEverythingThatUpdatesInTheBackwardDoNotHave) {
   const std::string message = config.error().message();
   for (const char* problem :
        {"fp16.enabled, line 1: wanted bf16 or fp32 with", "penstock.endurance_cap, line 2: wanted none",
-        "gradient_clipping: wanted 0 with", "got 1, the default"})
+        "gradient_clipping: wanted 0 with", "got 1, as where it is not given"})
     EXPECT_NE(message.find(problem), std::string::npos) << message;
 }
 

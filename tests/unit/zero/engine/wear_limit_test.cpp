@@ -127,9 +127,14 @@ TEST(WearLimit, WarnsOnceOfEachDrive) {
   const auto first = warnings(ByteCount(50), ByteCount(0));
   ASSERT_EQ(first.size(), 1u);
   EXPECT_EQ(first[0],
-            "/a: 50 % of the 100 B that this rank may write to the drive (penstock.path_endurance)");
+            "/a: this rank has written 50 % of the 100 B that it may write to the drive "
+            "(penstock.path_endurance)");
   EXPECT_TRUE(warnings(ByteCount(60), ByteCount(49)).empty());
-  EXPECT_EQ(warnings(ByteCount(60), ByteCount(70)).size(), 1u);
+  EXPECT_EQ(warnings(ByteCount(99), ByteCount(3000)).size(), 1u);
+  const auto last = warnings(ByteCount(100), ByteCount(4000));  // of /b one has said that it is at its end
+  ASSERT_EQ(last.size(), 1u);
+  EXPECT_NE(last[0].find("/a: this rank has written 100 % of"), std::string::npos) << last[0];
+  EXPECT_TRUE(warnings(ByteCount(500), ByteCount(5000)).empty());
 }
 
 }  // namespace

@@ -86,6 +86,8 @@ TEST(RankReport, SaysWhatItsCallsWaitedForAndWhatWouldHelp) {
                             [](TimePoint sum, const auto& stall) { return sum + stall.time; }),
             report.stalled);
   EXPECT_NE(report.changes_note.find("a step takes"), std::string::npos) << report.changes_note;
+  EXPECT_GT(report.predicted_step, TimePoint());
+  EXPECT_EQ(report.step, (times.forward + times.backward + times.stepping + times.between) / 3);
   for (const RunReport::Change& change : report.changes) {
     EXPECT_GT(change.saves, 0);
     EXPECT_LT(change.saves, 1);

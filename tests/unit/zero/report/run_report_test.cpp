@@ -29,6 +29,8 @@ RunReport example() {
   return {.rank = 3,
           .steps = 20,
           .elapsed = std::chrono::seconds(100),
+          .step = std::chrono::milliseconds(4900),
+          .predicted_step = std::chrono::seconds(5),
           .stalled = std::chrono::milliseconds(12'500),
           .resident_peak = 3_GiB,
           .stalls = {{swap::StallCause::parameters, std::chrono::seconds(2)},
@@ -116,6 +118,12 @@ TEST(RunReport, HasNothingLeftOfAnEnduranceThatIsExceeded) {
   EXPECT_NE(to_text(report).find("  0 B  0.00 days"), std::string::npos) << to_text(report);
 }
 
+TEST(RunReport, HasTheShareOfALimitThatIsKnown) {
+  const RunReport report = example();
+  EXPECT_EQ(report.drives[0].share_of_limit(report.elapsed), 0.75);
+  EXPECT_EQ(report.drives[1].share_of_limit(report.elapsed), 0);
+}
+
 TEST(RunReport, IsJson) {
   Json::Value json;
   std::istringstream(to_json(example())) >> json;
@@ -123,6 +131,8 @@ TEST(RunReport, IsJson) {
   EXPECT_EQ(json["rank"], 3);
   EXPECT_EQ(json["elapsed"].asDouble(), 100);
   EXPECT_EQ(json["steps"], 20);
+  EXPECT_EQ(json["step"].asDouble(), 4.9);
+  EXPECT_EQ(json["predicted_step"].asDouble(), 5);
   EXPECT_EQ(json["stalled"].asDouble(), 12.5);
   ASSERT_EQ(json["stalls"].size(), 2u);
   EXPECT_EQ(json["stalls"][1]["cause"], "update");
@@ -149,6 +159,8 @@ TEST(RunReport, IsJson) {
   EXPECT_EQ(json["drives"][0]["requests"], 40'000);
   EXPECT_EQ(json["drives"][0]["repeated"], 2);
   EXPECT_EQ(json["drives"][0]["endurance"].asUInt64(), 600'000'000'000'000u);
+  EXPECT_EQ(json["drives"][0]["share_of_limit"].asDouble(), 0.75);
+  EXPECT_EQ(json["drives"][1]["share_of_limit"].asDouble(), 0);
   EXPECT_EQ(json["drives"][1]["engine"], "threads");
 }
 
@@ -185,6 +197,8 @@ TEST(RunReport, IsMetrics) {
   EXPECT_TRUE(text.ends_with("\n"));
   for (const char* const line : {
            "penstock_elapsed_seconds{rank=\"3\"} 100\n",
+           "penstock_step_seconds{rank=\"3\"} 4.9\n",
+           "penstock_predicted_step_seconds{rank=\"3\"} 5\n",
            "penstock_stall_seconds_total{rank=\"3\"} 12.5\n",
            "penstock_memory_peak_bytes{rank=\"3\",tier=\"device\",purpose=\"gathered flats\"} 1048576000\n",
            "penstock_memory_predicted_bytes{rank=\"3\",tier=\"host\",purpose=\"staging\"} 0\n",

@@ -102,8 +102,8 @@ TEST(MachineFile, NamesEveryProblemWithItsLine) {
       "{\n\"disk\": {\"reed\": 1, \"read\": -1,\n\"write\": \"fast\", \"mixed\": 1e30},\n\"use\": []\n}");
   for (const char* said :
        {"machine.json", "5 errors", "disk.reed, line 2: unknown key; did you mean \"read\"?",
-        "disk.read, line 2: wanted bytes, such as \"3.4 GB\", from 1 to 909.5 TiB, got -1",
-        "disk.write, line 3: wanted bytes, such as \"3.4 GB\", from 1 to 909.5 TiB, got \"fast\"",
+        "disk.read, line 2: wanted bytes, such as \"3.4 GB\", from 64.0 KiB to 931.3 GiB, got -1",
+        "disk.write, line 3: wanted bytes, such as \"3.4 GB\", from 64.0 KiB to 931.3 GiB, got \"fast\"",
         "disk.mixed, line 3: wanted bytes", "use, line 4: wanted an object"})
     EXPECT_NE(message.find(said), std::string::npos) << said << " in\n" << message;
 }
@@ -120,6 +120,24 @@ TEST(MachineFile, RefusesWhatIsNoMachine) {
         std::string("{") + disk + ", \"device\": {\"flops\": \"fast\"}}",
         std::string("{") + disk + ", \"use\": {\"optimizer_tiles\": 0}}"})
     EXPECT_NE(refusal_of(text), "") << text;
+}
+
+// As if a unit was left out, or another one was meant.
+TEST(MachineFile, RefusesFiguresThatNothingHas) {
+  const auto refuses = [](const std::string& disks, const std::string& others, const char* said) {
+    const std::string message = refusal_of("{\"disk\": {" + disks + "}" + others + "}");
+    EXPECT_NE(message.find(said), std::string::npos) << said << " in\n" << message;
+  };
+  const std::string good = R"("read": 3e9, "write": 2e9, "mixed": 2e9)";
+  refuses(R"("read": 3.4, "write": 2e9, "mixed": 2e9)", "", "disk.read, line 1: wanted bytes");
+  refuses(R"("read": 3e9, "write": "900 TB", "mixed": 2e9)", "", "disk.write, line 1: wanted bytes");
+  refuses(R"("read": 3e9, "write": 2e9, "mixed": 9e7)", "", "disk.mixed, line 1: wanted at least 0.05 of");
+  refuses(good + R"(, "endurance": 600)", "", "disk.endurance, line 1: wanted bytes");
+  refuses(good, R"(, "update": 20)", "update, line 1: wanted bytes");
+  refuses(good, R"(, "update": "900 TB")", "update, line 1: wanted bytes");
+  refuses(good, R"(, "device": {"flops": 312})", "device.flops, line 1: wanted floating-point operations");
+  refuses(good, R"(, "device": {"flops": 1e14, "link": 600})", "device.link, line 1: wanted bytes");
+  EXPECT_EQ(refusal_of("{\"disk\": {" + good + "}}"), "");
 }
 
 TEST(MachineFile, IsReadFromAFile) {

@@ -70,8 +70,8 @@ TEST(PlannedStep, TakesTheSecondsOfItsPhases) {
   }
 }
 
-// 2^20 parameters and 100 tokens: 2^21 * 100 operations in the forward. A gather brings 2^20 bytes from the other
-// rank, and 2^20 bytes are copied from host memory.
+// 2^20 parameters and 100 tokens: 2^21 * 100 operations in the forward. Gathers bring 2^20 bytes from the other rank,
+// and 2^20 bytes are copied from host memory. Three of four units stay gathered for the backward.
 TEST(PlannedStep, TakesWhatTheMachineNeeds) {
   const Planned made = planned(1);
   const double mib = 1 << 20, operations = 2 * mib * 100;
@@ -91,11 +91,26 @@ TEST(PlannedStep, TakesWhatTheMachineNeeds) {
   run.repeated_forward = 1;
   EXPECT_NEAR(phases().first, 4, 1e-9);
   node.device.link = mib / 4;
-  EXPECT_NEAR(phases().first, 4 + 8, 1e-9);  // the backward reduces gradients too
+  EXPECT_NEAR(phases().first, 4 + 1 + 4, 1e-9);  // the backward reduces gradients too
   node.device.host_copy = mib / 5;
-  EXPECT_NEAR(phases().first, 5 + 10, 1e-9);
+  EXPECT_NEAR(phases().first, 5 + 1.25 + 5, 1e-9);
   run.device_memory = tiers::DeviceMemory::host;
-  EXPECT_NEAR(phases().first, 4 + 8, 1e-9);  // nothing is copied
+  EXPECT_NEAR(phases().first, 4 + 1 + 4, 1e-9);  // nothing is copied
+}
+
+// Below stage 3 all units stay gathered: one gather a step, and the gradients of three micro-batches.
+TEST(PlannedStep, GathersWhatStaysOnTheDeviceOnce) {
+  Planned made = planned(3);
+  made.config.stage = 2;
+  made.config.offload_param = {};
+  made.plan = plan_memory(made.config, made.model, 2, 2).value();
+  made.step = plan_step(made.config, made.model, made.plan, {.micro_batches = 3}).value();
+  const double mib = 1 << 20;
+  Machine node{.costs = {.disks = {{.rates = {.read = 3e9, .write = 2e9, .mixed = 4e9}}}}, .update = 1e9};
+  node.device = {.flops = 1e18, .link = mib / 4};
+  const TrainingRun run{.ranks = 2, .ranks_per_node = 2, .micro_batches = 3, .tokens = 100};
+  const Machine share = share_of(node, made.model, made.step, run).value();
+  EXPECT_NEAR(seconds_of(made.step.trace, share.costs).first, 4 + 3 * 4, 1e-9);
 }
 
 // A rank has 2^19 parameters: 12 bytes of states, 2 of gradients and 2 of parameters each, of which 14 go to the device
@@ -175,16 +190,17 @@ TEST(PlannedStep, CopiesCheckpointsThatLeaveTheDevice) {
         share_of(node, made.model, made.step, {.ranks = 2, .ranks_per_node = 2, .tokens = 1}).value();
     return seconds_of(made.step.trace, share.costs).first;
   };
-  EXPECT_NEAR(trainer(), 1 + 2 + 1,
-              1e-9);  // 1 MiB of shards in the forward, twice of them and 1 MiB in the backward
+  // 1 MiB of shards in the forward; in the backward a quarter of it, because the other units stay gathered, 1 MiB of
+  // gradients and 1 MiB of checkpoints.
+  EXPECT_NEAR(trainer(), 1 + 0.25 + 1 + 1, 1e-9);
   const swap::AccessTrace& trace = made.step.trace;
   const auto name = [&](std::size_t use) { return trace.tensors[trace.uses[use].tensor].name; };
   EXPECT_EQ(name(1), "1 parameter shard");  // gathered ahead
   EXPECT_EQ(name(2), "checkpoint 0");       // the input of the first of four units
   made.model.checkpoints.size = 3_MiB;
-  EXPECT_NEAR(trainer(), 3 + 2 + 3, 1e-9);
+  EXPECT_NEAR(trainer(), 3 + 0.25 + 1 + 3, 1e-9);
   made.model.checkpoints.count = 3;
-  EXPECT_NEAR(trainer(), 1 + 2, 1e-9);
+  EXPECT_NEAR(trainer(), 1 + 0.25 + 1, 1e-9);
   made.model.checkpoints.count = 5;
   made.plan = plan_memory(made.config, made.model, 2, 2).value();
   EXPECT_EQ(plan_step(made.config, made.model, made.plan, {}).error().code(), ErrorCode::invalid_argument);
