@@ -60,7 +60,7 @@ void add_report_rows(BadArguments& bad) {
     return expect(report_of(*runtime, {.drives = {{"a"}, {"a"}}}).drives.empty(), "no drives");
   });
   for (const TimePoint elapsed : {TimePoint(), TimePoint::min()}) {
-    bad("RunReport::Drive::share_of_limit", "elapsed", "not above 0", [=] {
+    bad("Drive::share_of_limit", "elapsed", "not above 0", [=] {
       return expect(RunReport::Drive{.read = 1_GiB, .limit = 1}.share_of_limit(elapsed) == 0, "not known");
     });
   }
