@@ -38,7 +38,8 @@ TEST_F(GptTrain, ReadsParametersAsOftenForManyMicroBatchesAsForOneIfItAccumulate
                                                   "accumulation_steps\": " + std::to_string(micro_batches)));
       EXPECT_EQ(outcome.status, 0) << outcome.output;
       std::smatch match;
-      EXPECT_TRUE(std::regex_search(outcome.output, match, std::regex("\nparameter shards\\* +([0-9.]+) MiB")))
+      EXPECT_TRUE(
+          std::regex_search(outcome.output, match, std::regex("\nparameter shards\\* +([0-9.]+) MiB")))
           << outcome.output;
       least = std::min(least, match.empty() ? 0 : std::stod(match[1]));
     }
