@@ -15,8 +15,8 @@ bool is_clean_and_elsewhere(const EvictionCandidate& candidate) {
   return !candidate.dirty && !candidate.home_in_memory;
 }
 
-/// Two cost little more than one: what is dirty is often written in the end, if it stays, too. Of the factors from 1 to
-/// 2 that never move more bytes than lru in random orders of use, this one moves fewest; docs/policies.md.
+/// Two cost little more than one: what is dirty is often written in the end, if it stays, too. Of the factors that
+/// were tried, it moves fewest bytes of those that never move more than lru in random orders of use; docs/policies.md.
 constexpr std::array<double, 3> cost_of_transfers = {0, 1, 1.1};
 
 }  // namespace

@@ -17,10 +17,11 @@ std::vector<FlatSlot> FlatLayout::gaps() const {
 }
 
 std::string ElementNames::of(const FlatLayout& flat, ElementCount first, ElementCount count) const {
-  const ElementCount begin = flat.shard * rank + first;
+  const ElementCount begin = flat.shard * rank + first,
+                     end = flat.shard * rank + std::min(first + count, flat.shard);
   std::string names;
   for (const FlatSlot& slot : flat.slots) {
-    if (begin + count <= slot.begin || slot.begin + slot.count <= begin) continue;
+    if (end <= slot.begin || slot.begin + slot.count <= begin) continue;
     names.append(names.empty() ? "" : " or ")
         .append(model->units[slot.parameter.unit].name + "." + model->parameter(slot.parameter).name);
   }

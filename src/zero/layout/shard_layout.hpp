@@ -47,7 +47,8 @@ struct ElementNames {
   const ModelLayout* model = nullptr;
   std::uint32_t rank = 0;
 
-  /// The names in the model, "unit.parameter", joined by "or"; of padding alone that of the flat.
+  /// The names in the model, "unit.parameter", joined by "or"; of padding alone that of the flat. What is beyond the
+  /// shard, as of a last block that is shorter, does not count.
   [[nodiscard]] std::string of(const FlatLayout& flat, ElementCount first, ElementCount count) const;
 };
 

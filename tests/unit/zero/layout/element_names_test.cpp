@@ -20,5 +20,13 @@ TEST(ElementNames, AreThoseOfTheParametersInARangeOfTheShard) {
   EXPECT_EQ(name(1, 72, 128), "block");
 }
 
+TEST(ElementNames, AreNotThoseOfTheNextShard) {
+  const ModelLayout model{
+      .units = {{.name = "block", .parameters = {{"a", ElementCount(256)}, {"b", ElementCount(100)}}}},
+      .groups = {{}}};
+  const FlatLayout flat = ShardLayout(model, 2).flats()[0];  // a is the first shard
+  EXPECT_EQ((ElementNames{&model, 0}.of(flat, ElementCount(200), ElementCount(4096))), "block.a");
+}
+
 }  // namespace
 }  // namespace penstock::zero
