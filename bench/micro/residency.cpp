@@ -87,8 +87,9 @@ class Residency : private HostResidency::Effects {
     residency_.advance();
   }
 
-  void load(tiers::TensorId tensor, bool) override { loading_.push_back(tensor), ++loads_; }
+  void load(tiers::TensorId tensor, bool, bool) override { loading_.push_back(tensor), ++loads_; }
   void store(tiers::TensorId tensor, const tiers::Extent&) override { storing_.push_back(tensor); }
+  void hasten(tiers::TensorId) override {}
   void drop(tiers::TensorId) override {}
 
   Access access_;

@@ -5,6 +5,7 @@
 
 #include <penstock/swap/runtime_options.hpp>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -58,7 +59,11 @@ class Path {
 
   /// Queues a transfer or a flush. The path uses the buffer until the caller has taken the outcome. A flush covers the
   /// writes posted before it (BlockFile::start).
+  ///
+  /// Transfers begin in the order of TransferQueue: those that are urgent first.
   void post(const Command& command) { driver_->post(command); }
+  /// Command::urgent of a transfer, posted or to be posted, has become true.
+  void hasten(const std::atomic<bool>& urgent) { driver_->hasten(urgent); }
   /// Moves the outcomes that have arrived to the end of `outcomes`. Also ends all transfers with deadline_exceeded when
   /// the driver's thread is in a system call that has not returned within the deadline; the path then refuses
   /// transfers. Only time in which the callers of take_outcomes() ran counts. Called by one thread at a time.

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <time.h>
+#include <algorithm>
 #include <iterator>
 #include <set>
 #include <utility>
@@ -32,6 +33,7 @@ Error with_range(Error error, const std::string& file, const PathDriver::Command
 
 PathDriver::PathDriver(const PathOptions& options, std::string name, std::unique_ptr<tiers::IoEngine> engine)
     : deadline_(options.deadline),
+      request_max_(options.request_max),
       clock_(*options.clock),
       name_(std::move(name)),
       engine_(std::move(engine)),
@@ -80,7 +82,6 @@ void PathDriver::notify() {
 }
 
 bool PathDriver::turn(TimePoint deadline) {
-  finished_.clear();
   bool replaced = false;
   {
     std::unique_lock lock(mutex_);
@@ -92,12 +93,18 @@ bool PathDriver::turn(TimePoint deadline) {
   file_->poll(deadline);
   while (auto one = file_->take_finished()) finished_.push_back(std::move(*one));
 
-  const std::lock_guard lock(mutex_);
-  counters_ = file_->counters();
-  saturated_ = file_->saturated();
-  if (stuck_) return false;  // the transfers have ended without their results
-  for (Finished& one : finished_) end(static_cast<std::uint32_t>(one.tag), std::move(one.result));
-  return !finished_.empty() || replaced;
+  bool ended = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stuck_) return false;  // the transfers have ended without their results
+    for (const Finished& one : finished_) ended |= end_part(static_cast<std::uint32_t>(one.tag), one.result);
+    finished_.clear();
+    if (!buffers_wanted_) start_transfers();
+    counters_ = file_->counters();
+    saturated_ = file_->saturated();
+  }
+  file_->submit();  // before others are told
+  return ended || replaced;
 }
 
 void PathDriver::replace_buffers(HostSpan buffers) {
@@ -138,15 +145,21 @@ bool PathDriver::register_buffers(std::unique_lock<std::mutex>& lock) {
   return true;
 }
 
-/// Passes the queued transfers to the file, as many as it accepts.
+/// Passes so many of the queued transfers to the file that it does not run out of them: those that become urgent later
+/// go before the others.
 void PathDriver::start_transfers() {
-  while (!queue_.empty()) {
+  while (!queue_.empty() && file_->takes_more()) {
     const std::uint32_t slot = queue_.front();
-    const Command& command = *slots_[slot];
-    auto started = file_->start(command.operation, command.offset, command.buffer, slot);
+    Transfer& transfer = *slots_[slot];
+    const auto& [operation, offset, buffer, tag, urgent] = transfer.command;
+    const ByteCount length = std::min(request_max_, buffer.size() - transfer.passed);
+    auto started =
+        file_->start(operation, offset + transfer.passed, buffer.subspan(transfer.passed, length), slot);
     if (!started && started.error().code() == ErrorCode::would_block) return;
-    if (!started) finished_.push_back({slot, command.operation, started});
-    queue_.pop_front();
+    if (!started) finished_.push_back({slot, operation, started});
+    transfer.passed += length;
+    ++transfer.parts;
+    queue_.pass(/*whole=*/transfer.passed == buffer.size());
   }
 }
 
@@ -164,28 +177,47 @@ void PathDriver::post(const Command& command) {
     lock.unlock();
     return notify();
   }
-  // The driver takes all queued transfers at once: an earlier post has woken it. When its file is full it waits for a
+  // Where transfers are queued, an earlier post has woken the driver, or its file is full: then it waits for a
   // completion, which wakes it.
   const bool wake = queue_.empty() && !saturated_;
-  queue_.push_back(take_slot(command));
+  queue_.push({.slot = take_slot(command), .operation = command.operation, .urgent = command.urgent});
   lock.unlock();
   if (wake) engine_.wake();
+}
+
+void PathDriver::hasten(const std::atomic<bool>& urgent) {
+  const std::lock_guard lock(mutex_);
+  queue_.hasten(urgent);
 }
 
 std::uint32_t PathDriver::take_slot(const Command& command) {
   if (free_slots_.size() == slots_.size()) busy_since_ = Clock::steady().now();
   if (free_slots_.empty()) {
-    slots_.emplace_back(command);
+    slots_.emplace_back(Transfer{command});
     return static_cast<std::uint32_t>(slots_.size() - 1);
   }
   const std::uint32_t slot = free_slots_.back();
   free_slots_.pop_back();
-  slots_[slot] = command;
+  slots_[slot] = Transfer{command};
   return slot;
 }
 
+/// True if its transfer has ended: with the first error, unless the kernel may use the buffer still.
+bool PathDriver::end_part(std::uint32_t slot, const Result<void>& result) {
+  Transfer& transfer = *slots_[slot];
+  --transfer.parts;
+  if (!result) {
+    if (transfer.result || result.error().code() == ErrorCode::deadline_exceeded) transfer.result = result;
+    transfer.passed = transfer.command.buffer.size();
+    queue_.remove(slot);
+  }
+  if (transfer.parts > 0 || transfer.passed < transfer.command.buffer.size()) return false;
+  end(slot, std::move(transfer.result));
+  return true;
+}
+
 void PathDriver::end(std::uint32_t slot, Result<void> result) {
-  const Command& command = *slots_[slot];
+  const Command& command = slots_[slot]->command;
   outcomes_.push_back({command.tag, command.operation, std::move(result)});
   slots_[slot].reset();
   free_slots_.push_back(slot);
@@ -236,15 +268,16 @@ bool PathDriver::watch() {
 void PathDriver::end_all_transfers() {
   engine_.refuse();
   stuck_ = tiers::call_overdue("Path::drive", deadline_).object(name_);
-  const std::set<std::uint32_t> waiting(queue_.begin(), queue_.end());
-  queue_.clear();
+  std::set<std::uint32_t> waiting;
+  for (const std::uint32_t slot : queue_.take_all())
+    if (slots_[slot]->parts == 0) waiting.insert(slot);
   // The cause comes first: the path is retired with the first error.
   for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
     if (!slots_[slot] || waiting.contains(slot)) continue;
-    const Command& command = *slots_[slot];
+    const Command& command = slots_[slot]->command;
     end(slot, with_range(tiers::call_overdue(operation_name(command.operation), deadline_), name_, command));
   }
-  for (const std::uint32_t slot : waiting) end(slot, refusal(*slots_[slot]));
+  for (const std::uint32_t slot : waiting) end(slot, refusal(slots_[slot]->command));
 }
 
 bool PathDriver::stop() {

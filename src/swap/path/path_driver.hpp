@@ -1,17 +1,17 @@
 #pragma once
 
+#include "swap/path/transfer_queue.hpp"
 #include "swap/path/watched_engine.hpp"
 #include "tiers/io/block_file.hpp"
 #include "tiers/io/running_time.hpp"
 
 #include <penstock/swap/runtime_options.hpp>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <memory_resource>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -36,6 +36,8 @@ class PathDriver : public std::enable_shared_from_this<PathDriver> {
     FileOffset offset;
     HostSpan buffer;
     std::uint64_t tag = 0;
+    /// Whether a request waits for it, see hasten(). Outlives the transfer. Null: none ever does.
+    const std::atomic<bool>* urgent = nullptr;
   };
 
   /// Errors: those of BlockFile::create.
@@ -73,6 +75,8 @@ class PathDriver : public std::enable_shared_from_this<PathDriver> {
 
   /// Queues a transfer or a flush, see Path::post().
   void post(const Command& command);
+  /// See Path::hasten().
+  void hasten(const std::atomic<bool>& urgent);
   /// Moves the outcomes that have arrived to the end of `outcomes`. Ends all transfers when the thread has been in one
   /// call of the engine for longer than the deadline: those that the engine may have with deadline_exceeded, the others
   /// with failed_state. For that, it must be called every watch_interval().
@@ -106,24 +110,34 @@ class PathDriver : public std::enable_shared_from_this<PathDriver> {
   [[nodiscard]] bool watch();
   [[nodiscard]] Error refusal(const Command& command) const;
   void end_all_transfers();
+  bool end_part(std::uint32_t slot, const Result<void>& result);
   void end(std::uint32_t slot, Result<void> result);
   [[nodiscard]] std::uint32_t take_slot(const Command& command);
 
+  /// A transfer that has not ended. It is passed to the file in parts of request_max, so that an urgent one waits for
+  /// the end of none.
+  struct Transfer {
+    Command command;
+    ByteCount passed = {};    // to the file
+    std::uint32_t parts = 0;  // passed and not ended
+    Result<void> result = ok();
+  };
+
   const TimePoint deadline_;
+  const ByteCount request_max_;
   const Clock& clock_;
   const std::string name_;  // of the file
   WatchedEngine engine_;
   std::optional<tiers::BlockFile> file_;  // none once it is closed
-  std::vector<Finished> finished_;        // in this run of the driver; tagged by slot
+  std::vector<Finished> finished_;  // parts that have ended since the driver's last turn; tagged by slot
   std::thread thread_;
   std::optional<bool> released_;  // the result of stop()
 
   mutable std::mutex mutex_;
-  std::pmr::unsynchronized_pool_resource nodes_;  // of the queue
-  std::vector<std::optional<Command>> slots_;     // transfers that have not ended
+  std::vector<std::optional<Transfer>> slots_;
   std::vector<std::uint32_t> free_slots_;
-  TimePoint busy_{}, busy_since_{};                // busy_: until busy_since_, where a transfer has not ended
-  std::pmr::deque<std::uint32_t> queue_{&nodes_};  // slots of transfers that the driver has not taken
+  TimePoint busy_{}, busy_since_{};  // busy_: until busy_since_, where a transfer has not ended
+  TransferQueue queue_;              // slots of transfers that the driver has not taken
   std::vector<Finished> outcomes_;
   tiers::FileCounters counters_;  // as of the driver's last run
   bool saturated_ = false;        // BlockFile::saturated(), as of the driver's last run

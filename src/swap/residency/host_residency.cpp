@@ -41,13 +41,13 @@ Result<void> HostResidency::add(TensorId tensor) {
     update_policies(tensor);
     return ok();
   }
-  auto range = reserve_free(tensor);
+  auto range = reserve_free(tensor, end_of_memory_for(tensor));
   if (!range) {
     search_.begin(padded_size(tensor));
     const auto add = [this](TensorId candidate) { return !is_clean(candidate) || !adds_room(candidate); };
     if (eviction_.walk_clean_used_from(0, add)) eviction_.walk_homes(next_uses_.position(), add);
     for (const TensorId victim : search_.found()) drop(victim);
-    range = reserve_free(tensor);
+    range = reserve_free(tensor, end_of_memory_for(tensor));
   }
   if (!range) return budget_.too_small(padded_size(tensor)).object(description.name);
   store_.pin_range(tensor, std::move(*range));
@@ -68,6 +68,7 @@ void HostResidency::forget(TensorId tensor) {
   load_errors_.erase(tensor);
   unreadable_.erase(tensor);
   prefetched_.erase(tensor);
+  hastened_.erase(tensor);
   const std::uint64_t revision = next_uses_.revision();
   prefetch_.forget(tensor);
   next_uses_.forget(tensor);
@@ -251,12 +252,16 @@ ByteCount HostResidency::padded_size(TensorId tensor) const {
 }
 
 /// An address range for `tensor` from free memory.
-std::optional<tiers::Reservation> HostResidency::reserve_free(TensorId tensor) {
+std::optional<tiers::Reservation> HostResidency::reserve_free(TensorId tensor, End end) {
   const auto& description = store_.description(tensor);
-  const auto end = description.retain && !description.transient ? tiers::RangeAllocator::End::low
-                                                                : tiers::RangeAllocator::End::high;
   const bool is_copy = description.extent.has_value();
   return budget_.reserve(padded_size(tensor), is_copy ? tiers::Purpose::staging : description.purpose, end);
+}
+
+/// Where a tensor lies for which a request waits: one that stays in memory apart from those that leave after their use.
+HostResidency::End HostResidency::end_of_memory_for(TensorId tensor) const {
+  const auto& description = store_.description(tensor);
+  return description.retain && !description.transient ? End::low : End::high;
 }
 
 /// The same, with eviction. None when the request must wait: for stores that it has begun rather than evict others
@@ -270,9 +275,10 @@ std::optional<tiers::Reservation> HostResidency::reserve(TensorId tensor) {
     for (const TensorId victim : storing_victims_)
       if (is_clean(victim) && !store_.copy(victim).leased()) drop(victim);
   }
-  if (auto reservation = reserve_free(tensor)) return reservation;
+  const End end = end_of_memory_for(tensor);
+  if (auto reservation = reserve_free(tensor, end)) return reservation;
   if (make_room(tensor, /*from_homes=*/false) != Room::now) return std::nullopt;
-  return reserve_free(tensor);
+  return reserve_free(tensor, end);
 }
 
 /// Adds it to the search that has begun.
@@ -312,9 +318,11 @@ HostResidency::Room HostResidency::make_room(TensorId tensor, bool from_homes) {
 }
 
 /// An address range for a load that no request waits for. Evicts clean copies whose next use is at `evict_from` or
-/// later.
+/// later. At the high end of memory, unless it has its home there: in the middle, a lease of it might leave no gap that
+/// is long enough for a request.
 std::optional<tiers::Reservation> HostResidency::reserve_early(TensorId tensor, std::uint64_t evict_from) {
-  if (auto reservation = reserve_free(tensor)) return reservation;
+  const End end = has_home(tensor) ? End::low : End::high;
+  if (auto reservation = reserve_free(tensor, end)) return reservation;
   const Search wanted{tensor, evict_from, changes_of_room()};
   if (found_no_early_room_ == wanted) return std::nullopt;
   search_.begin(padded_size(tensor));
@@ -324,7 +332,7 @@ std::optional<tiers::Reservation> HostResidency::reserve_early(TensorId tensor, 
     return std::nullopt;
   }
   for (const TensorId victim : search_.found()) drop(victim);
-  return reserve_free(tensor);
+  return reserve_free(tensor, end);
 }
 
 void HostResidency::start_prefetches() {
@@ -332,7 +340,7 @@ void HostResidency::start_prefetches() {
     if (!prefetch_.has_room(*tensor, budget_.free())) return;
     auto reservation = reserve_early(*tensor, prefetch_.evicts_from(*tensor));
     if (!reservation) return;
-    start_load(*tensor, std::move(*reservation), /*verify=*/false);
+    start_load(*tensor, std::move(*reservation), /*verify=*/false, /*urgent=*/false);
   }
 }
 

@@ -55,10 +55,13 @@ class HostResidency {
   class Effects {
    public:
     virtual ~Effects() = default;
-    /// Read the extent of `tensor` into its range, verify it if `verify`, and report to finish_load().
-    virtual void load(tiers::TensorId tensor, bool verify) = 0;
+    /// Read the extent of `tensor` into its range, verify it if `verify`, and report to finish_load(). `urgent`: a
+    /// request waits for it, so that it goes before loads and stores for which none waits.
+    virtual void load(tiers::TensorId tensor, bool verify, bool urgent) = 0;
     /// Write the range of `tensor` to `place`, and report to finish_store().
     virtual void store(tiers::TensorId tensor, const tiers::Extent& place) = 0;
+    /// From now on a request waits for the load or store of `tensor` that has begun and not ended.
+    virtual void hasten(tiers::TensorId tensor) = 0;
     /// The host copy of `tensor` is dropped and its range is free.
     virtual void drop(tiers::TensorId tensor) = 0;
   };
@@ -228,10 +231,12 @@ class HostResidency {
   enum class Decision : std::uint8_t { granted, waits, waits_for_room, failed };
 
   using Requests = std::pmr::list<Request>;
+  using End = tiers::RangeAllocator::End;
 
   // Requests.
   [[nodiscard]] Decision decide(Request& request, bool may_reserve);
   [[nodiscard]] Decision grant_resident(const Request& request);
+  [[nodiscard]] Decision wait_for_transfer(const Request& request);
   [[nodiscard]] Decision grant_overwrite(const Request& request, tiers::Reservation range);
   void finish(const Request& request, Result<void> outcome);
   void end_untaken(const Request& granted);
@@ -249,7 +254,8 @@ class HostResidency {
 
   // Room.
   [[nodiscard]] ByteCount padded_size(tiers::TensorId tensor) const;
-  [[nodiscard]] std::optional<tiers::Reservation> reserve_free(tiers::TensorId tensor);
+  [[nodiscard]] std::optional<tiers::Reservation> reserve_free(tiers::TensorId tensor, End end);
+  [[nodiscard]] End end_of_memory_for(tiers::TensorId tensor) const;
   [[nodiscard]] std::optional<tiers::Reservation> reserve(tiers::TensorId tensor);
   [[nodiscard]] std::optional<tiers::Reservation> reserve_early(tiers::TensorId tensor,
                                                                 std::uint64_t evict_from);
@@ -271,9 +277,11 @@ class HostResidency {
   void update_policies(tiers::TensorId tensor);
 
   // Loads and stores (host_residency_moves.cpp).
-  void start_load(tiers::TensorId tensor, tiers::Reservation reservation, bool verify);
+  void start_load(tiers::TensorId tensor, tiers::Reservation reservation, bool verify, bool urgent);
   [[nodiscard]] Result<void> start_store(tiers::TensorId tensor);
   void start_write_behind(tiers::TensorId tensor);
+  void hasten(tiers::TensorId tensor);
+  void hasten_stores();
   void start_stores();
   void start_asked_stores();
   void load_failed(tiers::TensorId tensor, const Error& error);
@@ -314,6 +322,8 @@ class HostResidency {
   std::map<tiers::TensorId, Error> load_errors_;  // for the requests that wait for the load
   std::pmr::deque<tiers::TensorId> to_store_{&nodes_};
   std::pmr::map<tiers::TensorId, tiers::Extent> storing_{&nodes_};  // the extent that each store writes
+  std::uint64_t stores_begun_ = 0, stores_hastened_ = 0;            // of those begun, the first so many
+  std::pmr::set<tiers::TensorId> hastened_{&nodes_};                // whose load or store in flight is urgent
   std::pmr::set<tiers::TensorId> prefetched_{&nodes_};              // by prefetch(), and not used since
   std::pmr::set<tiers::TensorId> unwanted_{&nodes_};       // discarded after their load or store in flight
   std::vector<tiers::TensorId> failed_stores_;             // stored again after take_store_error()

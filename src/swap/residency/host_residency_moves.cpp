@@ -1,6 +1,7 @@
 #include "swap/residency/host_residency.hpp"
 
 #include <algorithm>
+#include <utility>
 
 // Loads and stores of HostResidency: their start, their results, and the evacuation of paths.
 
@@ -10,11 +11,16 @@ using tiers::CopyState;
 using tiers::Extent;
 using tiers::TensorId;
 
-void HostResidency::start_load(TensorId tensor, tiers::Reservation reservation, bool verify) {
+void HostResidency::start_load(TensorId tensor, tiers::Reservation reservation, bool verify, bool urgent) {
   load_errors_.erase(tensor);
   store_.begin_load(tensor, std::move(reservation));
   update_policies(tensor);
-  effects_.load(tensor, verify || !store_.description(tensor).sealed_in_pass);
+  if (urgent) {
+    hastened_.insert(tensor);
+  } else {
+    hastened_.erase(tensor);
+  }
+  effects_.load(tensor, verify || !store_.description(tensor).sealed_in_pass, urgent);
 }
 
 void HostResidency::finish_load(TensorId tensor, const Result<void>& result) {
@@ -133,11 +139,23 @@ void HostResidency::start_write_behind(TensorId tensor) {
   if (auto started = start_store(tensor); !started) fail_store(tensor, std::move(started).error());
 }
 
+/// A request waits for room that stores make: it waits for all that have begun.
+void HostResidency::hasten_stores() {
+  if (std::exchange(stores_hastened_, stores_begun_) == stores_begun_) return;
+  for (const auto& [tensor, place] : storing_) hasten(tensor);
+}
+
+void HostResidency::hasten(TensorId tensor) {
+  if (hastened_.insert(tensor).second) effects_.hasten(tensor);
+}
+
 /// Errors: no_space, when no path has room.
 Result<void> HostResidency::start_store(TensorId tensor) {
   PENSTOCK_TRY_ASSIGN(const Extent place, evacuation_.place_for(tensor));
   store_.begin_store(tensor);
   storing_.emplace(tensor, place);
+  ++stores_begun_;
+  hastened_.erase(tensor);
   update_policies(tensor);
   effects_.store(tensor, place);
   return ok();
@@ -249,7 +267,7 @@ bool HostResidency::start_evacuation(TensorId tensor) {
     return false;
   }
   evacuation_.begin(tensor, *place);
-  start_load(tensor, std::move(*reservation), /*verify=*/true);
+  start_load(tensor, std::move(*reservation), /*verify=*/true, /*urgent=*/false);
   return true;
 }
 

@@ -179,8 +179,10 @@ bool HostResidency::take_back_grants_after(RequestId id) {
 HostResidency::Decision HostResidency::decide(Request& request, bool may_reserve) {
   const TensorId tensor = request.tensor;
   const tiers::HostCopy& copy = store_.copy(tensor);
-  if (copy.state != CopyState::absent) return grant_resident(request);
-
+  if (copy.state != CopyState::absent) {
+    const Decision decision = grant_resident(request);
+    return decision == Decision::waits ? wait_for_transfer(request) : decision;
+  }
   if (request.loading) {
     if (const auto failed = load_errors_.find(tensor); failed != load_errors_.end()) {
       finish(request, failed->second);
@@ -197,9 +199,12 @@ HostResidency::Decision HostResidency::decide(Request& request, bool may_reserve
   if (copy.reservation.held()) return grant_overwrite(request, {});
   if (!may_reserve) return Decision::waits_for_room;
   auto reservation = reserve(tensor);
-  if (!reservation) return Decision::waits_for_room;
+  if (!reservation) {
+    hasten_stores();
+    return Decision::waits_for_room;
+  }
   if (request.access == Access::overwrite) return grant_overwrite(request, std::move(*reservation));
-  start_load(tensor, std::move(*reservation), /*verify=*/false);
+  start_load(tensor, std::move(*reservation), /*verify=*/false, /*urgent=*/true);
   request.loading = true;
   return Decision::waits;
 }
@@ -215,6 +220,13 @@ HostResidency::Decision HostResidency::grant_resident(const Request& request) {
   }
   finish(request, ok());
   return Decision::granted;
+}
+
+/// Of a tensor whose copy is loaded or stored, or leased.
+HostResidency::Decision HostResidency::wait_for_transfer(const Request& request) {
+  const CopyState state = store_.copy(request.tensor).state;
+  if (state == CopyState::loading || state == CopyState::storing) hasten(request.tensor);
+  return Decision::waits;
 }
 
 /// A copy is granted to the request that it was loaded for before an earlier request may evict it.

@@ -427,9 +427,9 @@ void Replay::finish_transfers() {
   while (!disks_.is_idle()) finish(*disks_.run(std::numeric_limits<double>::infinity()).ended);
 }
 
-void Replay::load(TensorId tensor, bool) {
+void Replay::load(TensorId tensor, bool, bool urgent) {
   const auto& description = store_.description(tensor);
-  disks_.begin({tensor, description.extent->path, /*is_load=*/true}, description.size);
+  disks_.begin({tensor, description.extent->path, /*is_load=*/true, urgent}, description.size);
 }
 
 void Replay::store(TensorId tensor, const tiers::Extent& place) {

@@ -145,8 +145,9 @@ class Replay : private HostResidency::Effects {
   void finish(const SimulatedDisks::Transfer& transfer);
   void finish_transfers();
 
-  void load(tiers::TensorId tensor, bool verify) override;
+  void load(tiers::TensorId tensor, bool verify, bool urgent) override;
   void store(tiers::TensorId tensor, const tiers::Extent& place) override;
+  void hasten(tiers::TensorId tensor) override { disks_.hasten(tensor); }
   void drop(tiers::TensorId) override {}
 
   const AccessTrace& trace_;

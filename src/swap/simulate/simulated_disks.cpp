@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <tuple>
+#include <utility>
 
 namespace penstock::swap {
 
@@ -18,8 +19,31 @@ SimulatedDisks::SimulatedDisks(std::span<const DiskRates> rates) {
 
 void SimulatedDisks::begin(const Transfer& transfer, ByteCount bytes) {
   Disk& disk = disks_[transfer.disk];
-  (transfer.is_load ? disk.loads : disk.stores)
-      .push_back({transfer.tensor, bytes, static_cast<double>(bytes.value()), begun_++});
+  insert(transfer.is_load ? disk.loads : disk.stores,
+         {transfer, bytes, static_cast<double>(bytes.value()), begun_++});
+}
+
+/// Behind the transfer that the disk is about, and an urgent one only behind others of these.
+void SimulatedDisks::insert(Queue& queue, const Queued& queued) {
+  if (!queued.transfer.urgent || queue.empty()) return queue.push_back(queued);
+  const auto place = std::find_if(queue.begin() + 1, queue.end(),
+                                  [](const Queued& other) { return !other.transfer.urgent; });
+  queue.insert(place, queued);
+}
+
+void SimulatedDisks::hasten(tiers::TensorId tensor) {
+  for (Disk& disk : disks_) {
+    for (Queue* const queue : {&disk.loads, &disk.stores}) {
+      const auto found = std::find_if(queue->begin(), queue->end(), [tensor](const Queued& queued) {
+        return queued.transfer.tensor == tensor;
+      });
+      if (found == queue->end() || std::exchange(found->transfer.urgent, true)) continue;
+      if (found == queue->begin()) continue;  // the disk is about it
+      const Queued queued = *found;
+      queue->erase(found);
+      insert(*queue, queued);
+    }
+  }
 }
 
 double SimulatedDisks::Disk::load_rate() const {
@@ -41,7 +65,7 @@ void SimulatedDisks::Disk::pass(double seconds) {
 
 std::optional<SimulatedDisks::Next> SimulatedDisks::next() const {
   std::optional<Next> first;
-  const auto consider = [&](const std::deque<Queued>& queue, double rate, std::uint32_t disk, bool is_load) {
+  const auto consider = [&](const Queue& queue, double rate, std::uint32_t disk, bool is_load) {
     if (queue.empty()) return;
     const Next one{queue.front().left / rate, queue.front().number, disk, is_load};
     if (!first || std::tie(one.seconds, one.number) < std::tie(first->seconds, first->number)) first = one;
@@ -60,8 +84,8 @@ SimulatedDisks::Passed SimulatedDisks::run(double seconds) {
   for (Disk& disk : disks_) disk.pass(passed);
   if (!first || first->seconds > seconds) return {.seconds = passed, .ended = {}};
   Disk& disk = disks_[first->disk];
-  std::deque<Queued>& queue = first->is_load ? disk.loads : disk.stores;
-  const Transfer ended{queue.front().tensor, first->disk, first->is_load};
+  Queue& queue = first->is_load ? disk.loads : disk.stores;
+  const Transfer ended = queue.front().transfer;
   (first->is_load ? disk.use.read : disk.use.written) += queue.front().bytes;
   queue.pop_front();
   return {.seconds = passed, .ended = ended};
@@ -74,7 +98,7 @@ bool SimulatedDisks::is_idle() const {
 bool SimulatedDisks::loads(tiers::TensorId tensor) const {
   return std::any_of(disks_.begin(), disks_.end(), [&](const Disk& disk) {
     return std::any_of(disk.loads.begin(), disk.loads.end(),
-                       [&](const Queued& queued) { return queued.tensor == tensor; });
+                       [&](const Queued& queued) { return queued.transfer.tensor == tensor; });
   });
 }
 

@@ -23,13 +23,14 @@ struct DiskRates {
 }
 
 /// The time that loads and stores take on disks, which work at the same time: on each, those of a kind one after the
-/// other, both kinds at once. Without rates there is one disk, whose transfers take no time, and end in their order.
+/// other, the urgent ones first, both kinds at once. Without rates there is one disk, whose transfers take no time.
 class SimulatedDisks {
  public:
   struct Transfer {
     tiers::TensorId tensor{};
     std::uint32_t disk = 0;
     bool is_load = false;
+    bool urgent = false;  ///< goes before those that are not
   };
   /// What a disk has done since its creation.
   struct Use {
@@ -41,6 +42,8 @@ class SimulatedDisks {
   explicit SimulatedDisks(std::span<const DiskRates> rates);
 
   void begin(const Transfer& transfer, ByteCount bytes);
+  /// The tensor's transfer, if it has one, is urgent.
+  void hasten(tiers::TensorId tensor);
   struct Passed {
     double seconds = 0;             ///< of which now() may be too large a sum to tell
     std::optional<Transfer> ended;  ///< none: it is the seconds that were given
@@ -55,14 +58,15 @@ class SimulatedDisks {
 
  private:
   struct Queued {
-    tiers::TensorId tensor{};
+    Transfer transfer;
     ByteCount bytes;
     double left = 0;           // of them
     std::uint64_t number = 0;  // in the order of begin()
   };
+  using Queue = std::deque<Queued>;
   struct Disk {
     std::optional<DiskRates> rates;
-    std::deque<Queued> loads, stores;
+    Queue loads, stores;
     Use use;
 
     [[nodiscard]] bool is_idle() const { return loads.empty() && stores.empty(); }
@@ -78,6 +82,7 @@ class SimulatedDisks {
     bool is_load = false;
   };
   [[nodiscard]] std::optional<Next> next() const;
+  static void insert(Queue& queue, const Queued& queued);
 
   std::vector<Disk> disks_;
   std::uint64_t begun_ = 0;

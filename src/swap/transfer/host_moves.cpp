@@ -14,13 +14,15 @@ HostSpan HostMoves::payload(TensorId tensor) const {
                                 store_.description(tensor).size);
 }
 
-void HostMoves::load(TensorId tensor, bool verify) {
+void HostMoves::load(TensorId tensor, bool verify, bool urgent) {
   const auto& description = store_.description(tensor);
   const HostSpan bytes = payload(tensor);
   const Extent& extent = *description.extent;
+  const Transfer& transfer = begin(tensor, extent, urgent);
 
   Move move;
-  move.then(transfers_.disk_hop(IoOperation::read, extent, HostSpan(bytes.data(), extent.length)));
+  move.then(transfers_.disk_hop(IoOperation::read, extent, HostSpan(bytes.data(), extent.length),
+                                &transfer.urgent));
   if (verify) {
     tiers::BlockTable& blocks = store_.blocks(tensor);
     move.then(make_work_hop(*options_.executor, options_.wake,
@@ -30,7 +32,6 @@ void HostMoves::load(TensorId tensor, bool verify) {
                               return ok();
                             }));
   }
-  begin(tensor, extent);
   // Captures no more than 16 bytes: std::function allocates memory for larger captures.
   move.on_event = [this, tensor](HopState, const Result<void>& result) {
     end(tensor, "reads of path ");
@@ -41,6 +42,8 @@ void HostMoves::load(TensorId tensor, bool verify) {
 
 void HostMoves::store(TensorId tensor, const Extent& place) {
   const HostSpan bytes = payload(tensor);
+  const Transfer& transfer = begin(tensor, place, /*urgent=*/false);
+
   Move move;
   if (!store_.description(tensor).sealed_in_pass) {
     tiers::BlockTable& blocks = store_.blocks(tensor);
@@ -49,8 +52,8 @@ void HostMoves::store(TensorId tensor, const Extent& place) {
       return ok();
     }));
   }
-  move.then(transfers_.disk_hop(IoOperation::write, place, HostSpan(bytes.data(), place.length)));
-  begin(tensor, place);
+  move.then(
+      transfers_.disk_hop(IoOperation::write, place, HostSpan(bytes.data(), place.length), &transfer.urgent));
   move.on_event = [this, tensor](HopState, const Result<void>& result) {
     end(tensor, "writes of path ");
     residency_->finish_store(tensor, result);
@@ -58,15 +61,23 @@ void HostMoves::store(TensorId tensor, const Extent& place) {
   start(std::move(move));
 }
 
-void HostMoves::begin(TensorId tensor, const Extent& extent) {
-  if (options_.timeline != nullptr) begun_[tensor] = {Clock::steady().now(), extent.path};
+const HostMoves::Transfer& HostMoves::begin(TensorId tensor, const Extent& extent, bool urgent) {
+  const TimePoint now = options_.timeline != nullptr ? Clock::steady().now() : TimePoint{};
+  return in_flight_.try_emplace(tensor, extent.path, urgent, now).first->second;
+}
+
+void HostMoves::hasten(TensorId tensor) {
+  Transfer& transfer = in_flight_.at(tensor);
+  transfer.urgent.store(true);
+  transfers_.hasten(transfer.path, transfer.urgent);
 }
 
 void HostMoves::end(TensorId tensor, const char* what) {
+  const auto node = in_flight_.extract(tensor);
   if (options_.timeline == nullptr) return;
-  const auto node = begun_.extract(tensor);
+  const Transfer& transfer = node.mapped();
   const auto& description = store_.description(tensor);
-  options_.timeline->add(what + std::to_string(node.mapped().path), description.name, node.mapped().at,
+  options_.timeline->add(what + std::to_string(transfer.path), description.name, transfer.begun,
                          description.size);
 }
 

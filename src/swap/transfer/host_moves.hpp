@@ -8,9 +8,11 @@
 #include <penstock/base/executor.hpp>
 #include <penstock/base/span.hpp>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory_resource>
 #include <vector>
 
 namespace penstock::swap {
@@ -33,8 +35,9 @@ class HostMoves final : public HostResidency::Effects {
   /// Before the first move.
   void report_to(HostResidency& residency) { residency_ = &residency; }
 
-  void load(tiers::TensorId tensor, bool verify) override;
+  void load(tiers::TensorId tensor, bool verify, bool urgent) override;
   void store(tiers::TensorId tensor, const tiers::Extent& place) override;
+  void hasten(tiers::TensorId tensor) override;
   void drop(tiers::TensorId) override {}
 
   /// Appends the moves to start to `moves`, in order.
@@ -46,9 +49,14 @@ class HostMoves final : public HostResidency::Effects {
   [[nodiscard]] Error corrupted(const tiers::TensorDescription& description, std::size_t block) const;
 
  private:
+  /// The load or store of a tensor.
+  struct Transfer {
+    std::uint32_t path;
+    std::atomic<bool> urgent;  // read by the driver of the path
+    TimePoint begun;           // only with a timeline
+  };
   void start(Move move);
-  /// For the timeline.
-  void begin(tiers::TensorId tensor, const tiers::Extent& extent);
+  [[nodiscard]] const Transfer& begin(tiers::TensorId tensor, const tiers::Extent& extent, bool urgent);
   void end(tiers::TensorId tensor, const char* what);
 
   tiers::TensorStore& store_;
@@ -56,11 +64,8 @@ class HostMoves final : public HostResidency::Effects {
   Options options_;
   HostResidency* residency_ = nullptr;
   std::vector<Move> moves_;
-  struct Begun {
-    TimePoint at;
-    std::uint32_t path;
-  };
-  std::map<tiers::TensorId, Begun> begun_;  // only with a timeline; a tensor has one move at a time
+  std::pmr::unsynchronized_pool_resource nodes_;
+  std::pmr::map<tiers::TensorId, Transfer> in_flight_{&nodes_};  // a tensor has one at a time
 };
 
 }  // namespace penstock::swap

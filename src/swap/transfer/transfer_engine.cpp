@@ -57,10 +57,11 @@ class TransferEngine::DiskHop final : public Hop {
 };
 
 std::unique_ptr<Hop> TransferEngine::disk_hop(tiers::IoOperation operation, const tiers::Extent& extent,
-                                              HostSpan buffer) {
+                                              HostSpan buffer, const std::atomic<bool>* urgent) {
   return std::make_unique<DiskHop>(
       *paths_[extent.path],
-      Path::Command{.operation = operation, .offset = extent.offset, .buffer = buffer, .tag = 0});
+      Path::Command{
+          .operation = operation, .offset = extent.offset, .buffer = buffer, .tag = 0, .urgent = urgent});
 }
 
 void TransferEngine::start(Move move) {

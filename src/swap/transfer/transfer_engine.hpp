@@ -97,8 +97,11 @@ class TransferEngine {
   }
   /// A hop that reads or writes `buffer` at an extent, or flushes the swap file of the extent's path; for a
   /// flush, `buffer` is empty and the range of the extent is ignored.
+  /// `urgent`: Path::Command::urgent.
   [[nodiscard]] std::unique_ptr<Hop> disk_hop(tiers::IoOperation operation, const tiers::Extent& extent,
-                                              HostSpan buffer);
+                                              HostSpan buffer, const std::atomic<bool>* urgent = nullptr);
+  /// See Path::hasten(). Safe from any thread.
+  void hasten(std::uint32_t path, const std::atomic<bool>& urgent) { paths_[path]->hasten(urgent); }
 
  private:
   class DiskHop;

@@ -120,6 +120,7 @@ void BlockFile::queue_part(std::uint32_t slot, ByteCount begin, ByteCount length
   const std::uint32_t part = take_part();
   parts_[part] = {.transfer = slot, .begin = begin, .length = length, .request_max = options_.request_max};
   queues_->waiting.push_back(part);
+  unmoved_ += length;
 }
 
 std::uint32_t BlockFile::take_part() {
@@ -204,6 +205,7 @@ bool BlockFile::end_overdue_parts() noexcept {
         true;  // its index is not reused before it completes; its bytes no longer count as in flight
     ++overdue_count_;
     in_flight_ -= part.request_length();
+    unmoved_ -= part.length;
     part_has_ended(part.transfer);
   }
   return failed_now || overdue_count_ > before;
@@ -328,6 +330,7 @@ void BlockFile::on_completion(const IoCompletion& completion, TimePoint now) noe
   counter += kept;
   part.begin += kept;
   part.length -= kept;
+  unmoved_ -= kept;
   resume(index);
 }
 
@@ -380,6 +383,7 @@ void BlockFile::release_flushes(std::uint64_t number) noexcept {
 
 void BlockFile::end_part(std::uint32_t index) noexcept {
   free_parts_.push_back(index);
+  unmoved_ -= parts_[index].length;
   part_has_ended(parts_[index].transfer);
 }
 

@@ -83,11 +83,19 @@ class BlockFile {
   /// transfers (TimePoint::min(): does not block).
   void poll(TimePoint deadline) noexcept;
 
+  /// Submits requests as poll() does, without looking for completions.
+  void submit() noexcept { submit_parts(); }
+
   /// Returns and removes the oldest result, if there is one.
   [[nodiscard]] std::optional<Finished> take_finished();
 
-  /// True while requests wait for others to complete, so that a new one would wait too.
-  [[nodiscard]] bool saturated() const { return !queues_->waiting.empty() && !in_flight_.is_zero(); }
+  /// Whether a new transfer is needed to keep in_flight_max bytes in flight when the next request ends. Otherwise its
+  /// owner may choose later which one comes next.
+  [[nodiscard]] bool takes_more() const { return unmoved_ < options_.in_flight_max + options_.request_max; }
+  /// True while requests in flight must end before a new transfer begins.
+  [[nodiscard]] bool saturated() const {
+    return !in_flight_.is_zero() && (!queues_->waiting.empty() || !takes_more());
+  }
   /// True while a transfer is queued or in flight.
   [[nodiscard]] bool busy() const { return active_count_ > 0; }
   /// When poll() must be called while requests with a deadline are in flight: at the earliest deadline or before it,
@@ -153,6 +161,7 @@ class BlockFile {
   FileCounters counters_;
   RunningTime running_;
   ByteCount in_flight_;
+  ByteCount unmoved_;  // of parts that wait or are in flight
   std::uint32_t active_count_ = 0, overdue_count_ = 0;
   std::uint64_t started_count_ = 0;
   std::optional<Error> hang_;           // the first request that passed its deadline, or the engine's failure

@@ -24,13 +24,21 @@ ResidencyFixture::ResidencyFixture(const Options& options)
                  .lookahead = options.lookahead,
                  .file_names = std::vector<std::string>(options.paths.size(), "file")}) {}
 
-void ResidencyFixture::load(TensorId tensor, bool verify) {
+void ResidencyFixture::load(TensorId tensor, bool verify, bool urgent) {
   ++loads_[tensor];
-  effects.push_back({Effect::Kind::load, tensor, *tensors.description(tensor).extent, verify});
+  effects.push_back({Effect::Kind::load, tensor, *tensors.description(tensor).extent, verify, urgent});
 }
 
 void ResidencyFixture::store(TensorId tensor, const tiers::Extent& place) {
   effects.push_back({Effect::Kind::store, tensor, place});
+}
+
+void ResidencyFixture::hasten(TensorId tensor) {
+  ++hastened;
+  const auto found = std::find_if(effects.begin(), effects.end(),
+                                  [tensor](const Effect& effect) { return effect.tensor == tensor; });
+  ASSERT_NE(found, effects.end()) << "nothing of it is in flight";
+  found->urgent = true;
 }
 
 Result<TensorId> ResidencyFixture::add(ByteCount size, tiers::TensorDescription description, bool on_disk) {

@@ -37,6 +37,7 @@ class ResidencyFixture : private HostResidency::Effects {
     tiers::TensorId tensor{};
     tiers::Extent place;
     bool verify = false;
+    bool urgent = false;  ///< from its beginning on, or since it was hastened
   };
 
   /// A tensor with an extent, or one that stays in memory.
@@ -71,11 +72,13 @@ class ResidencyFixture : private HostResidency::Effects {
   ExtentAllocator extents;
   std::deque<Effect> effects;          ///< that have not ended
   std::vector<tiers::TensorId> drops;  ///< so far
+  std::uint64_t hastened = 0;          ///< calls so far
   HostResidency residency;
 
  private:
-  void load(tiers::TensorId tensor, bool verify) override;
+  void load(tiers::TensorId tensor, bool verify, bool urgent) override;
   void store(tiers::TensorId tensor, const tiers::Extent& place) override;
+  void hasten(tiers::TensorId tensor) override;
   void drop(tiers::TensorId tensor) override { drops.push_back(tensor); }
 
   std::map<tiers::TensorId, std::uint64_t> loads_;

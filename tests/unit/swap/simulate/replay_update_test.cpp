@@ -124,5 +124,37 @@ TEST(ReplayUpdate, HidesBehindBothPhasesInTheBackward) {
   }
 }
 
+/// Two units of 2^20 parameters in bf16, with parameters and fp32 states on disk: as penstock trace derive gives it.
+AccessTrace step_on_disk() {
+  std::string text = "penstock-trace 1\n";
+  for (const char* const unit : {"a", "b"})
+    text += std::string("tensor 2097152 disk,write_behind parameter_shards ") + unit + " shard\n";
+  for (const char* const unit : {"b", "a"})
+    text += std::string("tensor 2097152 memory gradient_shards ") + unit + " gradient\n";
+  for (int tile = 0; tile < 8; ++tile)
+    text += "tensor 3145728 disk,write_behind,dropped optimizer_tiles tile " + std::to_string(tile) + "\n";
+  text += "use 0 read\nuse 1 read\n";            // forward
+  text += "use 2 overwrite\nuse 3 overwrite\n";  // backward
+  text += "use 3 read\nuse 0 overwrite\nuse 4 modify\nuse 5 modify\nuse 6 modify\nuse 7 modify\n";
+  text += "use 2 read\nuse 1 overwrite\nuse 8 modify\nuse 9 modify\nuse 10 modify\nuse 11 modify\n";
+  return parse_trace(text).value();
+}
+
+// docs/policies.md counts these bytes.
+TEST(ReplayOfAStep, MovesTheBytesThatAHandCounts) {
+  const AccessTrace trace = step_on_disk();
+  for (const Eviction eviction : {Eviction::planned, Eviction::lru}) {
+    const auto replay = Replay::create(trace, {.host_budget = 12_MiB, .eviction = eviction}).value();
+    const ReplayedRound first = replay->round().value();
+    EXPECT_EQ(first.read, 28_MiB);
+    EXPECT_EQ(first.written, 28_MiB);
+    for (int step = 1; step < 3; ++step) {
+      const ReplayedRound later = replay->round().value();
+      EXPECT_EQ(later.read, 24_MiB);
+      EXPECT_EQ(later.written, 28_MiB);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace penstock::swap

@@ -39,6 +39,20 @@ TEST(SimulatedDisks, MovesBothKindsAtTheMixedRate) {
   EXPECT_DOUBLE_EQ(disk.now(), 2.5);
 }
 
+// What has begun ends first.
+TEST(SimulatedDisks, MoveUrgentOnesFirst) {
+  constexpr TensorId d{4};
+  SimulatedDisks disk(one);
+  disk.begin({a, 0, true}, 4_KiB);
+  disk.begin({b, 0, true}, 4_KiB);
+  disk.begin({c, 0, true, /*urgent=*/true}, 4_KiB);
+  disk.begin({d, 0, true}, 4_KiB);
+  disk.hasten(d);
+  disk.hasten(a);
+  for (const TensorId next : {a, c, d, b}) EXPECT_EQ(disk.run(for_ever).ended->tensor, next);
+  EXPECT_DOUBLE_EQ(disk.now(), 4);
+}
+
 TEST(SimulatedDisks, StopsWhereTheTimeIsOver) {
   SimulatedDisks disk(one);
   EXPECT_FALSE(disk.run(3).ended);

@@ -294,5 +294,32 @@ TEST_F(BlockFileTest, IsSaturatedWhileRequestsWaitForOthers) {
   EXPECT_FALSE(file.saturated());
 }
 
+// Its owner holds others back, whose order may change.
+TEST_F(BlockFileTest, TakesMoreUntilARequestWaitsBesideAllThatMayBeInFlight) {
+  SimClock clock;
+  SimEngine engine(disk_, clock, /*seed=*/1);
+  auto file = BlockFile::create(disk_.create_scratch("sim", 64_KiB, DirectIo::preferred).value(), engine,
+                                {.size = 64_KiB, .request_max = 8_KiB, .in_flight_max = 16_KiB})
+                  .value();
+  EXPECT_TRUE(file.takes_more());
+  ASSERT_TRUE(file.start(IoOperation::write, FileOffset(0), bytes(16_KiB), 1));
+  EXPECT_TRUE(file.takes_more());
+  ASSERT_TRUE(file.start(IoOperation::write, FileOffset(16 << 10), bytes(16_KiB), 2));
+  EXPECT_FALSE(file.takes_more());
+  file.poll(TimePoint::min());
+  EXPECT_FALSE(file.takes_more());
+  EXPECT_TRUE(file.saturated());
+
+  ByteCount written;  // when it has last taken none
+  while (file.busy()) {
+    clock.advance_to(std::max(clock.now(), engine.next_due()));
+    file.poll(TimePoint::min());
+    if (!file.takes_more()) written = file.counters().bytes_written;
+  }
+  EXPECT_EQ(written, 8_KiB) << "then two of four requests are in flight, and one waits";
+  EXPECT_TRUE(file.takes_more());
+  EXPECT_FALSE(file.saturated());
+}
+
 }  // namespace
 }  // namespace penstock::tiers
