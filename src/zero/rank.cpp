@@ -1,13 +1,13 @@
 #include <penstock/zero/rank.hpp>
 
 #include "base/notes.hpp"
-#include "swap/runtime_internals.hpp"
 #include "zero/commit/durable_directories.hpp"
 #include "zero/engine/engine_commits.hpp"
 #include "zero/launch/run_description.hpp"
 #include "zero/layout/path_options.hpp"
-#include "zero/memory_watch.hpp"
+#include "zero/memory_follower.hpp"
 #include "zero/report/helpful_changes.hpp"
+#include "zero/report/mean_traffic.hpp"
 #include "zero/report/report_file.hpp"
 #include "zero/report/step_monitor.hpp"
 
@@ -67,8 +67,6 @@ struct Rank::State {
   [[nodiscard]] Result<std::filesystem::path> file_of_rank(std::filesystem::path file) const;
   Result<void> make_monitor();
   void end_step(const StepOutcome& outcome);
-  /// Gives host memory to others that need it, and takes it back.
-  void follow_memory();
   [[nodiscard]] RunReport report(bool with_changes) const;
   Result<void> save_report(bool with_changes);
   /// The collectives of the peers fail with `cause`. Before the communicators are destroyed, which would be the cause.
@@ -88,11 +86,9 @@ struct Rank::State {
   std::optional<StepMonitor> monitor;
   std::filesystem::path report_file, timeline_file;  // empty: none
   TimePoint reported_at{};
-  std::string report_note;               // why it is not written
-  ByteCount memory_limit;                // of the runtime
-  TimePoint looked_at{};                 // the machine's memory
-  std::optional<ByteCount> memory_used;  // as limit_memory() has returned it
-  std::string memory_message;            // the last one
+  std::string report_note;                 // why it is not written
+  MeanTraffic traffic;                     // of steps
+  std::optional<MemoryFollower> follower;  // none: it does not look
 };
 
 Rank::State::State(Options given) : options(std::move(given)) {
@@ -158,52 +154,15 @@ Result<void> Rank::State::make_monitor() {
 void Rank::State::end_step(const StepOutcome& outcome) {
   constexpr TimePoint interval = std::chrono::seconds(10);
   const Config& config = options.config;
+  traffic.end_step(runtime->ledger().traffic());
   const std::uint64_t steps = engines.front()->completed_steps() + engines.front()->skipped_steps();
   const std::uint64_t samples =
       steps * config.micro_batch_size * config.gradient_accumulation_steps * options.identity.ranks;
   monitor->end_step(outcome, samples, [this] { return report(/*with_changes=*/false); });
-  if (!options.config.penstock.memory_reserve.is_zero()) follow_memory();
+  if (follower) follower->end_step(*runtime);
   if (report_file.empty() || Clock::steady().now() - reported_at < interval) return;
   const auto saved = save_report(/*with_changes=*/false);  // is tried again after the interval
   report_note = saved ? std::string() : first_line(saved.error()) + "; the report could not be written";
-}
-
-void Rank::State::follow_memory() {
-  constexpr TimePoint interval = std::chrono::seconds(1);
-  const TimePoint now = Clock::steady().now();
-  if (looked_at != TimePoint() && now - looked_at < interval) return;
-  looked_at = now;
-  const tiers::MemoryLimit machine =
-      options.hooks.memory_limit ? options.hooks.memory_limit() : tiers::memory_limit();
-  const MemoryWatch watch{.reserve = options.config.penstock.memory_reserve,
-                          .least = runtime->memory_least(),
-                          .budget = runtime->host_memory().size(),
-                          .ranks = options.identity.local_ranks};
-  if (memory_limit.is_zero()) memory_limit = watch.budget;
-  const bool is_short = machine.available < watch.reserve;
-  // What was leased is given back now: the shortage is not the same twice.
-  const auto settled = runtime->limit_memory(memory_limit);
-  const bool changes = settled && memory_used && *settled != *memory_used;
-  if (settled) memory_used = *settled;
-  const ByteCount next = is_short && changes ? memory_limit : watch.next(memory_limit, machine.available);
-  const auto has = next == memory_limit ? settled : runtime->limit_memory(next);
-  std::string message;
-  if (!has) {
-    message = "the host memory stays as it is: " + first_line(has.error());
-  } else if (next != memory_limit) {
-    message = "the rank uses " + to_string(next) + " of its host memory of " + to_string(watch.budget);
-  } else if (is_short && !changes) {
-    message = "the rank cannot use less than " + to_string(next) + " of its host memory";
-  }
-  if (has) {
-    memory_limit = next;
-    memory_used = *has;
-  }
-  // What goes on is told once.
-  if (message.empty() || std::exchange(memory_message, message) == message) return;
-  swap::RuntimeInternals(*runtime).add_message(
-      message + ": " + to_string(machine.available) + " are available (" + machine.file +
-      "), and penstock.memory_reserve is " + to_string(watch.reserve));
 }
 
 RunReport Rank::State::report(bool with_changes) const {
@@ -211,6 +170,7 @@ RunReport Rank::State::report(bool with_changes) const {
       report_of(*runtime, {.rank = options.identity.rank, .elapsed = Clock::steady().now() - created_at});
   const StepTimes times = engines.front()->step_times();
   report.steps = times.steps;
+  if (members.size() == 1) report.step_traffic = traffic.mean();
   if (times.steps > 0)
     report.step = (times.forward + times.backward + times.stepping + times.between) / times.steps;
   if (with_changes)
@@ -304,6 +264,8 @@ Result<void> Rank::State::make_runtime() {
   if (options.hooks.runtime_options) options.hooks.runtime_options(runtime_options);
   if (directory) PENSTOCK_TRY(use_directories(runtime_options));
   PENSTOCK_TRY_ASSIGN(runtime, swap::Runtime::create(std::move(runtime_options)));
+  if (const ByteCount reserve = options.config.penstock.memory_reserve; !reserve.is_zero())
+    follower.emplace(reserve, options.identity.local_ranks, options.hooks.memory_limit);
   runtime->ledger().predict(tiers::Tier::host, tiers::Purpose::staging, beyond_plans);
   return ok();
 }

@@ -68,6 +68,10 @@ std::string step_text(double simulated, double measured) {
   return text.data();
 }
 
+std::string traffic_text(const char* reads, const char* writes, const RunReport::StepTraffic& traffic) {
+  return std::string(reads) + to_string(traffic.read) + writes + to_string(traffic.written);
+}
+
 }  // namespace
 
 void add_changes(RunReport& report, const Config& config, const ModelLayout& model, const MemoryPlan& plan,
@@ -97,7 +101,11 @@ void add_changes(RunReport& report, const Config& config, const ModelLayout& mod
   if (!simulated) return end(first_line(simulated.error()));
   const double step = simulated->simulation.steady.seconds;
   report.predicted_step = time_of(step);
-  std::string note = step_text(step, measured);
+  report.predicted_step_traffic = {simulated->simulation.steady.read, simulated->simulation.steady.written};
+  std::string note =
+      step_text(step, measured) + traffic_text("; it reads ", " and writes ", report.predicted_step_traffic);
+  if (report.step_traffic != RunReport::StepTraffic())
+    note += traffic_text(", and has read ", " and written ", report.step_traffic);
   constexpr double alike = 1.5;
   if (step > alike * measured || measured > alike * step) {
     return end(std::move(note) + ": too different to say what would help");

@@ -53,6 +53,12 @@ Json::Value json_of(const RunReport::Traffic& traffic) {
   json["predicted_written"] = json_of(traffic.predicted_written);
   return json;
 }
+Json::Value json_of(const RunReport::StepTraffic& traffic) {
+  Json::Value json;
+  json["read"] = json_of(traffic.read);
+  json["written"] = json_of(traffic.written);
+  return json;
+}
 Json::Value json_of(const RunReport::Drive& drive, TimePoint elapsed) {
   Json::Value json;
   json["directory"] = drive.directory;
@@ -86,6 +92,8 @@ std::string to_json(const RunReport& report) {
   json["elapsed"] = json_of(report.elapsed);
   json["step"] = json_of(report.step);
   json["predicted_step"] = json_of(report.predicted_step);
+  json["step_traffic"] = json_of(report.step_traffic);
+  json["predicted_step_traffic"] = json_of(report.predicted_step_traffic);
   json["stalled"] = json_of(report.stalled);
   json["resident_peak"] = json_of(report.resident_peak);
   json["stalls"] = json_of(report.stalls);

@@ -109,6 +109,16 @@ std::string to_prometheus(const RunReport& report) {
               number(report.step));
   metrics.one("penstock_predicted_step_seconds", "gauge", "What a step takes as simulated; 0: not known.",
               number(report.predicted_step));
+  metrics.one("penstock_step_read_bytes", "gauge", "What a step has read from drives, a mean.",
+              number(report.step_traffic.read));
+  metrics.one("penstock_step_written_bytes", "gauge", "What a step has written to drives, a mean.",
+              number(report.step_traffic.written));
+  metrics.one("penstock_predicted_step_read_bytes", "gauge",
+              "What a step reads from drives as simulated; 0: not known.",
+              number(report.predicted_step_traffic.read));
+  metrics.one("penstock_predicted_step_written_bytes", "gauge",
+              "What a step writes to drives as simulated; 0: not known.",
+              number(report.predicted_step_traffic.written));
   metrics.one("penstock_stall_seconds_total", "counter",
               "The time that callers have waited, a sum over threads.", number(report.stalled));
   metrics.each("penstock_stall_cause_seconds_total", "counter", "The same by what they have waited for.",

@@ -54,6 +54,11 @@ struct RunReport {
     TimePoint time{};
     bool operator==(const Stall&) const = default;
   };
+  /// What a step moves between host memory and all drives.
+  struct StepTraffic {
+    ByteCount read, written;
+    bool operator==(const StepTraffic&) const = default;
+  };
   /// Another machine or setting, and the part of a step's time that it would save.
   struct Change {
     std::string what;
@@ -66,6 +71,11 @@ struct RunReport {
   TimePoint elapsed{};         ///< the time of the run; 0: not known, so that there are no rates
   TimePoint step{};            ///< the mean time of a step of that engine; 0: not known
   TimePoint predicted_step{};  ///< what a step takes as simulated; 0: not known; only of Rank::report()
+  /// Mean of the steps after the first one, each from the end of the one before it, with all that the runtime has moved
+  /// meanwhile, such as commits; 0: none has ended, or the rank has several engines.
+  StepTraffic step_traffic;
+  /// As simulated, of a step that moves what the one before it has moved, without commits; 0: not known.
+  StepTraffic predicted_step_traffic;
   TimePoint stalled{};      ///< that callers have waited, see swap::Runtime::stall_time(); a sum over threads
   ByteCount resident_peak;  ///< of this process, all its ranks together; 0: not known
   std::vector<Stall> stalls;     ///< by cause; without those that did not occur

@@ -60,7 +60,7 @@ T read_at(const std::string& bytes, std::size_t at) {
   return value;
 }
 
-/// The records of a file, whose checksums TensorBoard's own reader verifies in python/tests/test_reports.py.
+/// The records of a file, whose checksums TensorBoard's own reader verifies in tests/package/tensorboard_reader.py.
 std::vector<std::string> records_of(const std::string& bytes) {
   std::vector<std::string> records;
   for (std::size_t at = 0; at < bytes.size();) {

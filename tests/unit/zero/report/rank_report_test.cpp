@@ -1,4 +1,6 @@
 #include "kit/scratch_directory.hpp"
+#include "swap/simulate/replay.hpp"
+#include "zero/simulate/planned_step.hpp"
 
 #include <penstock/zero/comm/in_process_group.hpp>
 #include <penstock/zero/rank.hpp>
@@ -98,6 +100,59 @@ TEST(RankReport, SaysWhatItsCallsWaitedForAndWhatWouldHelp) {
   ASSERT_EQ(report.drives.size(), 1u);
   EXPECT_GT(report.drives[0].busy, TimePoint());
   EXPECT_LT(report.drives[0].busy, report.elapsed);
+}
+
+/// Of a rank whose every step ends with its update and its stores: as in a replay, each transfer ends before the next
+/// use.
+RunReport::StepTraffic replayed(const Rank& rank) {
+  const simulate::PlannedStep step =
+      simulate::plan_step(rank.config(), rank.model(), rank.plan(), {}).value();
+  const auto replay = swap::Replay::create(step.trace, {.host_budget = step.options.host_budget,
+                                                        .eviction = step.options.eviction,
+                                                        .lookahead = step.options.lookahead,
+                                                        .dropped_ahead = step.options.dropped_ahead})
+                          .value();
+  swap::ReplayedRound round;
+  for (int i = 0; i < 4; ++i) round = replay->round().value();
+  return {round.read, round.written};
+}
+
+// As planned, where a part of what is on disk stays in memory, and where all of it does.
+TEST(RankReport, HasTheBytesThatAStepMovesAsTheyArePredicted) {
+  for (const ByteCount more : {0_B, 100_KiB, 300_KiB, 4_MiB}) {
+    for (const OffloadDevice parameters : {OffloadDevice::cpu, OffloadDevice::nvme}) {
+      const ScratchDirectory scratch;
+      Rank::Options of_step = options(scratch);
+      Config& config = of_step.config;
+      config.stage = 3;
+      config.offload_param = {.device = parameters, .nvme_paths = config.offload_optimizer.nvme_paths};
+      const MemoryPlan least = plan_memory(config, of_step.model, 1, 1, tiers::DeviceMemory::host).value();
+      config.penstock.host_budget = least.host_budget + more;
+      const auto rank = initialized(std::move(of_step));
+      const RunReport::StepTraffic wanted = replayed(*rank);
+      EXPECT_EQ(rank->report().step_traffic, RunReport::StepTraffic());
+      for (int i = 0; i < 6; ++i) {
+        const auto before = rank->runtime().ledger().traffic();
+        ASSERT_TRUE(step(*rank));
+        ASSERT_TRUE(rank->engine().finish_update());
+        rank->runtime().wait_for_stores(0);
+        if (i < 2) continue;  // the first one begins with all in memory
+        const auto after = rank->runtime().ledger().traffic();
+        EXPECT_EQ(after.read - before.read, wanted.read) << i << ", " << to_string(more);
+        EXPECT_EQ(after.written - before.written, wanted.written) << i << ", " << to_string(more);
+      }
+
+      const RunReport report = rank->report();
+
+      // Tiles of an update may be read before its step has ended: of one in five steps.
+      const auto near = [](ByteCount got, ByteCount exact) {
+        return got * 5 + 5_B >= exact * 4 && got * 5 <= exact * 6;
+      };
+      EXPECT_TRUE(near(report.step_traffic.read, wanted.read)) << report.changes_note;
+      EXPECT_TRUE(near(report.step_traffic.written, wanted.written)) << report.changes_note;
+      EXPECT_EQ(report.predicted_step_traffic.written.is_zero(), more == 4_MiB);
+    }
+  }
 }
 
 TEST(RankReport, SaysWhyNoChangeIsSimulated) {

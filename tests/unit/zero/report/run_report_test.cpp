@@ -31,6 +31,8 @@ RunReport example() {
           .elapsed = std::chrono::seconds(100),
           .step = std::chrono::milliseconds(4900),
           .predicted_step = std::chrono::seconds(5),
+          .step_traffic = {1_GiB, 800_MiB},
+          .predicted_step_traffic = {1_GiB, 900_MiB},
           .stalled = std::chrono::milliseconds(12'500),
           .resident_peak = 3_GiB,
           .stalls = {{swap::StallCause::parameters, std::chrono::seconds(2)},
@@ -133,6 +135,10 @@ TEST(RunReport, IsJson) {
   EXPECT_EQ(json["steps"], 20);
   EXPECT_EQ(json["step"].asDouble(), 4.9);
   EXPECT_EQ(json["predicted_step"].asDouble(), 5);
+  EXPECT_EQ(json["step_traffic"]["read"].asUInt64(), 1u << 30);
+  EXPECT_EQ(json["step_traffic"]["written"].asUInt64(), 800u << 20);
+  EXPECT_EQ(json["predicted_step_traffic"]["read"].asUInt64(), 1u << 30);
+  EXPECT_EQ(json["predicted_step_traffic"]["written"].asUInt64(), 900u << 20);
   EXPECT_EQ(json["stalled"].asDouble(), 12.5);
   ASSERT_EQ(json["stalls"].size(), 2u);
   EXPECT_EQ(json["stalls"][1]["cause"], "update");
@@ -199,6 +205,10 @@ TEST(RunReport, IsMetrics) {
            "penstock_elapsed_seconds{rank=\"3\"} 100\n",
            "penstock_step_seconds{rank=\"3\"} 4.9\n",
            "penstock_predicted_step_seconds{rank=\"3\"} 5\n",
+           "penstock_step_read_bytes{rank=\"3\"} 1073741824\n",
+           "penstock_step_written_bytes{rank=\"3\"} 838860800\n",
+           "penstock_predicted_step_read_bytes{rank=\"3\"} 1073741824\n",
+           "penstock_predicted_step_written_bytes{rank=\"3\"} 943718400\n",
            "penstock_stall_seconds_total{rank=\"3\"} 12.5\n",
            "penstock_memory_peak_bytes{rank=\"3\",tier=\"device\",purpose=\"gathered flats\"} 1048576000\n",
            "penstock_memory_predicted_bytes{rank=\"3\",tier=\"host\",purpose=\"staging\"} 0\n",
