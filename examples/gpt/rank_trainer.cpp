@@ -230,6 +230,23 @@ DeviceMemoryUse RankTrainer::device_memory() {
 }
 
 Result<StepReport> RankTrainer::step(std::uint32_t step) {
+  return ++begun_steps_ == 2 && options_.take_uses ? train_recorded(step) : train(step);
+}
+
+// Updates run beside the next step: the recorded step has its own only.
+Result<StepReport> RankTrainer::train_recorded(std::uint32_t step) {
+  PENSTOCK_TRY(finish_update());
+  runtime().begin_trace();
+  auto report = train(step);
+  const auto updated = report ? finish_update() : ok();
+  PENSTOCK_TRY_ASSIGN(const auto trace, runtime().end_trace("gpt_train"));
+  if (!report) return report;
+  PENSTOCK_TRY(updated);
+  options_.take_uses(trace);
+  return report;
+}
+
+Result<StepReport> RankTrainer::train(std::uint32_t step) {
   StepReport report;
   stalls_ = {};
   stall_time_ = rank_->runtime().stall_time();

@@ -64,6 +64,8 @@ class RankTrainer {
     /// Of a training of the same model: the trained parameters continue with its states, instead of the base's.
     const StateFile* resumed = nullptr;
     bool timed = false;  ///< keep a timeline
+    /// If set, is called after the second step, with the uses of this step and its update.
+    std::function<void(const penstock::swap::AccessTrace&)> take_uses = {};
     /// If set, is called last to change the runtime's options, for example to inject faults into its paths.
     std::function<void(penstock::swap::RuntimeOptions&)> adjust_runtime;
   };
@@ -108,6 +110,8 @@ class RankTrainer {
   penstock::Result<void> first_state(penstock::zero::ParameterId parameter,
                                      penstock::cpu_adam::StateKind kind, std::uint64_t first,
                                      std::span<float> values) const;
+  penstock::Result<StepReport> train(std::uint32_t step);
+  penstock::Result<StepReport> train_recorded(std::uint32_t step);
   /// Enqueues forward and backward of the micro-batches from number `first` on that are in progress at a time.
   penstock::Result<void> micro_batches(std::uint32_t step, std::uint32_t first, StepReport& report);
   /// Enqueues the copies of a micro-batch's tokens to the device.
@@ -143,7 +147,8 @@ class RankTrainer {
   std::vector<float> losses_;
   std::optional<std::uint64_t> committed_steps_;
   bool commit_in_progress_ = false;
-  StepReport::Stalls stalls_;  // of the step
+  std::uint32_t begun_steps_ = 0;  // by this object
+  StepReport::Stalls stalls_;      // of the step
   penstock::TimePoint stall_time_{};
 };
 

@@ -3,8 +3,7 @@
 #include "gpt/disk_limit.hpp"
 #include "gpt/memory_bound.hpp"
 #include "gpt/rank_group.hpp"
-#include "gpt/rank_threads.hpp"
-#include "gpt/rank_trainer.hpp"
+#include "gpt/run_training.hpp"
 #include "gpt/stop_signal.hpp"
 #include "gpt/trace_report.hpp"
 #include "gpt/training_arguments.hpp"
@@ -13,19 +12,12 @@
 
 #include "measure/run_main.hpp"
 
-#include <penstock/base/on_signal.hpp>
-#include <penstock/base/time.hpp>
 #include <penstock/zero/launch/launch.hpp>
-#include <penstock/zero/report/run_report.hpp>
 
 #include <unistd.h>
-#include <atomic>
-#include <barrier>
 #include <csignal>
 #include <cstdio>
 #include <memory>
-#include <mutex>
-#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -38,7 +30,7 @@ using namespace penstock;  // NOLINT: an example reads better so
 
 struct Arguments : TrainingArguments {
   std::vector<std::filesystem::path> nvme_paths;
-  std::optional<std::filesystem::path> trace;
+  std::optional<std::filesystem::path> trace, uses;
   bool check = false;
   std::optional<std::uint32_t> lora_rank;
   std::optional<float> lora_alpha;  // default: the rank
@@ -49,139 +41,6 @@ struct Arguments : TrainingArguments {
   bool mpi = false;
   bool ranks_are_given = false;
 };
-
-/// The result of a training run.
-struct Run {
-  std::string digest;
-  std::optional<Error> error;
-  int signal = 0;  // ended it after a step
-  StateFile::Progress progress;
-};
-
-double mean_loss(std::span<const StepReport> reports) {
-  double sum = 0;
-  for (const StepReport& report : reports) sum += report.loss;
-  return sum / static_cast<double>(reports.size());
-}
-
-/// The error of a step, with what it cost: the example saves at the end only.
-Error lost(Error error, std::uint32_t step, std::uint32_t steps, std::uint32_t rank) {
-  return std::move(error).note("lost    step " + std::to_string(step) + " of " + std::to_string(steps) +
-                               ", on rank " + std::to_string(rank) + ", and what was trained before");
-}
-
-/// Prints the report of each rank of this process to standard error when it gets SIGUSR1. Null, with a note, if that is
-/// not possible.
-std::unique_ptr<OnSignal> report_on_signal(const TrainingReport::Trainers& trainers) {
-  auto asked = OnSignal::create(SIGUSR1, [&trainers] {
-    for (const auto& trainer : trainers) std::fprintf(stderr, "\n%s", to_text(trainer->report()).c_str());
-  });
-  if (asked) return std::move(*asked);
-  std::fprintf(stderr, "note: no report on SIGUSR1: %s\n", asked.error().message().c_str());
-  return nullptr;
-}
-
-/// Trains the ranks of this process, each on a thread. The process of rank 0 prints the report to standard output.
-Run train(const Arguments& arguments, const RankGroup& group, const zero::Config& config, const Text& text,
-          TrainingStates& states, const DiskLimit* limit, TraceReport* trace, const OutputFile* json) {
-  const std::uint32_t ranks = group.size();
-  const bool leads = group.identity(0).rank == 0;
-  std::vector<std::unique_ptr<RankTrainer>> trainers(ranks);
-  std::unique_ptr<OnSignal> asked;  // ends before the trainers
-  std::vector<StepReport> reports(ranks);
-  std::optional<TrainingReport> report;
-  if (leads) report.emplace(arguments.model, arguments.training, ranks, limit, !arguments.cuda);
-  std::barrier arrived(ranks);
-  std::mutex mutex;
-  std::atomic<bool> failed{false};
-  Run run;
-
-  const auto run_rank = [&](std::uint32_t here) -> Result<void> {
-    const zero::RankIdentity identity = group.identity(here);
-    const std::uint32_t rank = identity.rank;
-    const std::uint32_t process = group.is_of_processes() ? identity.local_rank : 0;
-    PENSTOCK_TRY_ASSIGN(trainers[here],
-                        RankTrainer::create({.model = arguments.model,
-                                             .training = arguments.training,
-                                             .config = config,
-                                             .text = &text,
-                                             .identity = identity,
-                                             .group = group.membership(here),
-                                             .make_device = arguments.cuda ? on_cuda(arguments.model, process)
-                                                                           : on_host(arguments.model),
-                                             .base = states.base ? &*states.base : nullptr,
-                                             .resumed = states.resumed ? &*states.resumed : nullptr,
-                                             .timed = trace != nullptr}));
-    if (rank == 0) {
-      for (const std::string& note : trainers[here]->notes())
-        std::fprintf(stderr, "note: %s\n", note.c_str());
-    }
-    bool has_stepped = false;
-    std::uint32_t step = states.first_step();
-    if (const auto committed = trainers[here]->committed_steps()) {
-      step = static_cast<std::uint32_t>(*committed);
-      if (rank == 0) std::fprintf(stderr, "note: continues after step %u\n", step);
-    }
-    std::uint32_t committed = step;
-    const auto commit = [&]() -> Result<void> {
-      if (!config.is_durable() || committed == step) return ok();
-      committed = step;
-      return trainers[here]->begin_commit(step);
-    };
-    while (step < arguments.training.steps && run.signal == 0) {
-      auto done = trainers[here]->step(step);
-      if (!done) return lost(std::move(done).error(), step + 1, arguments.training.steps, rank);
-      for (const std::string& message : done->messages) {
-        std::fprintf(stderr, "note: rank %u: %s\n", rank, message.c_str());
-      }
-      reports[here] = *done;
-      arrived.arrive_and_wait();
-      if (here == 0 && !failed) {
-        auto agreed = group.agree({.loss = mean_loss(reports), .signal = stop_signal()});
-        if (!agreed) return lost(std::move(agreed).error(), step + 1, arguments.training.steps, rank);
-        run.signal = agreed->signal;
-        if (!std::exchange(has_stepped, true)) asked = report_on_signal(trainers);
-        if (auto written = trainers[here]->write_loss(step + 1, agreed->loss); !written)
-          std::fprintf(stderr, "note: %s\n", written.error().message().c_str());
-        if (report) report->step(step, agreed->loss, reports, trainers);
-        for (std::uint32_t i = 0; trace != nullptr && i < ranks; ++i) trace->add(i, *trainers[i]->timeline());
-        for (const std::string& message : group.take_messages())
-          std::fprintf(stderr, "note: rank %u: %s\n", rank, message.c_str());
-      }
-      arrived.arrive_and_wait();
-      ++step;
-      if (step % arguments.commit_every == 0) PENSTOCK_TRY(commit());
-    }
-    PENSTOCK_TRY(commit());
-    PENSTOCK_TRY(trainers[here]->finish_commit());
-    PENSTOCK_TRY_ASSIGN(auto digest, trainers[here]->digest());
-    if (states.saved) PENSTOCK_TRY(trainers[here]->save(*states.saved));
-    const std::lock_guard lock(mutex);
-    run.digest = digest;
-    run.progress = trainers[here]->progress(step);
-    return ok();
-  };
-  const auto ran = run_ranks(ranks, [&](std::uint32_t here) {
-    auto outcome = run_rank(here);
-    if (outcome) return;
-    const std::lock_guard lock(mutex);
-    // peer_failed is a consequence of another rank's error, which is the one to report.
-    if (!run.error || run.error->code() == ErrorCode::peer_failed) run.error = outcome.error();
-    failed = true;
-    group.abort(here, outcome.error());
-    arrived.arrive_and_drop();
-  });
-  if (!ran) run.error = ran.error();
-  if (run.error && run.error->code() == ErrorCode::deadline_exceeded && arguments.cuda) {
-    // A device that makes no progress would keep the destructors of streams and buffers on it waiting for ever.
-    const int status = fail(*run.error, "training failed");
-    std::fflush(nullptr);
-    ::_exit(status);
-  }
-  if (!run.error && report) report->end(trainers, run.digest);
-  if (!run.error && report && json != nullptr) report->write_json(*json, trainers, run.digest);
-  return run;
-}
 
 /// The plan of each rank. Refuses a run that does not fit into the machine's memory.
 Result<zero::MemoryPlan> plan_run(const Arguments& arguments, const zero::RankIdentity& identity,
@@ -295,8 +154,10 @@ std::variant<int, Failure> run(Arguments effective, const zero::Launch& launch, 
   for (const std::string& note : config->notes) {
     if (leads) std::fprintf(stderr, "note: %s\n", note.c_str());
   }
-  const NamedFile files[] = {
-      {"--json", effective.json}, {"--trace", effective.trace}, {"--save", effective.states.save}};
+  const NamedFile files[] = {{"--json", effective.json},
+                             {"--trace", effective.trace},
+                             {"--uses", effective.uses},
+                             {"--save", effective.states.save}};
   if (auto differ = check_different(files); !differ) return Failure{differ.error(), "cannot start"};
   if (auto paths = config->check_paths(); !paths)
     return Failure{paths.error(), "cannot use the swap directory"};
@@ -336,16 +197,32 @@ std::variant<int, Failure> run(Arguments effective, const zero::Launch& launch, 
     if (!created) return Failure{created.error(), "cannot write the report"};
     json = std::move(*created);
   }
+  std::optional<OutputFile> uses;
+  if (leads && effective.uses) {
+    auto created = OutputFile::create(*effective.uses);
+    if (!created) return Failure{created.error(), "cannot write the uses"};
+    uses = std::move(*created);
+  }
   auto states = TrainingStates::open(effective.states, effective.model, effective.training);
   if (!states) return Failure{states.error(), "cannot start"};
-  const Run trained = train(effective, group, *config, *text, *states, limit ? &*limit : nullptr, trace.get(),
-                            json ? &*json : nullptr);
+  const Run trained = run_training({.arguments = effective,
+                                    .group = group,
+                                    .config = *config,
+                                    .text = *text,
+                                    .states = *states,
+                                    .commit_every = effective.commit_every,
+                                    .limit = limit ? &*limit : nullptr,
+                                    .trace = trace.get(),
+                                    .json = json ? &*json : nullptr,
+                                    .uses = uses ? &*uses : nullptr});
   const Result<void> written = trace ? trace->finish() : ok();  // of a failed training too
   if (trained.error) return Failure{*trained.error, "training failed"};
   if (trace) trace->print();
   if (!written) return Failure{written.error(), "cannot write the trace"};
   if (const auto closed = json ? json->close() : ok(); !closed)
     return Failure{closed.error(), "cannot write the report"};
+  if (const auto closed = uses ? uses->close() : ok(); !closed)
+    return Failure{closed.error(), "cannot write the uses"};
   if (const auto saved = states->saved ? states->saved->finish(trained.progress) : ok(); !saved)
     return Failure{saved.error(), "cannot save the states"};
   states->saved.reset();
@@ -363,7 +240,8 @@ std::variant<int, Failure> run(Arguments effective, const zero::Launch& launch, 
     return Failure{fits.error(), "cannot train in memory"};
   const auto again = join(effective, launch, /*attempt=*/1);
   if (!again) return Failure{again.error(), "cannot train in memory"};
-  const Run checked = train(effective, *again, in_memory, *text, *states, nullptr, nullptr, nullptr);
+  const Run checked = run_training(
+      {.arguments = effective, .group = *again, .config = in_memory, .text = *text, .states = *states});
   if (checked.error) return Failure{*checked.error, "training in memory failed"};
   if (checked.signal != 0) return stopped_by(checked.signal);
   const bool equal = checked.digest == trained.digest;
@@ -443,6 +321,10 @@ int main_body(int argc, char** argv) {
       "host memory or on NVMe, as the budgets permit");
   app.add_option("--trace", arguments.trace,
                  "write a Chrome trace of streams and disks to this file, and print what they waited for");
+  app.add_option(
+      "--uses", arguments.uses,
+      "write the order in which rank 0 uses tensors in host memory, in the second step, to this file, "
+      "which penstock simulate and penstock trace read");
   app.add_flag("--check", arguments.check, "train again with everything in memory and compare the digests");
   if (const auto status = options.parse(argc, argv)) return *status;
   arguments.ranks_are_given = ranks->count() > 0;

@@ -33,6 +33,7 @@ void add_export_command(CLI::App& app, ExitStatus& status);
 void add_import_command(CLI::App& app, ExitStatus& status);
 void add_inspect_command(CLI::App& app, ExitStatus& status);
 void add_simulate_command(CLI::App& app, ExitStatus& status);
+void add_trace_command(CLI::App& app, ExitStatus& status);
 void add_tune_command(CLI::App& app, ExitStatus& status);
 void add_verify_command(CLI::App& app, ExitStatus& status);
 

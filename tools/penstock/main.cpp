@@ -30,6 +30,7 @@ int run(int argc, char** argv) {
   add_doctor_command(app, status);
   add_tune_command(app, status);
   add_simulate_command(app, status);
+  add_trace_command(app, status);
   add_inspect_command(app, status);
   add_verify_command(app, status);
   add_export_command(app, status);

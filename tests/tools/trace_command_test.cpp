@@ -1,0 +1,95 @@
+#include "kit/scratch_directory.hpp"
+#include "run_penstock.hpp"
+
+#include <penstock/swap/access_trace.hpp>
+
+#include <gtest/gtest.h>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace penstock::test {
+namespace {
+
+class TraceCommand : public testing::Test {
+ protected:
+  TraceCommand() {
+    std::ofstream(file("config"))
+        << R"({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 3,
+      "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "."},
+      "offload_optimizer": {"device": "nvme", "nvme_path": "."}}})";
+    std::ofstream(file("model")) << R"({"units": [
+      {"name": "first", "parameters": [{"name": "w", "shape": [64, 64]}]},
+      {"name": "second", "parameters": [{"name": "w", "shape": [64, 64]}]}]})";
+  }
+  [[nodiscard]] std::string file(const char* name) const { return (scratch_.path() / name).string(); }
+  [[nodiscard]] ProgramResult derive(const char* to, std::vector<std::string> more = {}) const {
+    std::vector<std::string> arguments = {"trace",       "derive",   file(to),      "--model",
+                                          file("model"), "--config", file("config")};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_penstock(arguments);
+  }
+  [[nodiscard]] ProgramResult diff(const char* wanted, const char* got) const {
+    return run_penstock({"trace", "diff", file(wanted), file(got)});
+  }
+
+ private:
+  ScratchDirectory scratch_;
+};
+
+TEST_F(TraceCommand, SavesTheUsesOfAStepOfAModel) {
+  const auto result = derive("trace");
+
+  EXPECT_EQ(result.status, 0) << result.err;
+  const auto trace = swap::load_trace(file("trace"));
+  ASSERT_TRUE(trace) << trace.error().message();
+  EXPECT_EQ(result.out, std::to_string(trace->uses.size()) + " uses of " +
+                            std::to_string(trace->tensors.size()) + " tensors\n");
+  std::size_t shards = 0, gradients = 0, tiles = 0;
+  for (const auto& use : trace->uses) {
+    const tiers::Purpose purpose = trace->tensors[use.tensor].purpose;
+    shards += purpose == tiers::Purpose::parameter_shard && use.access == swap::Access::read;
+    gradients += purpose == tiers::Purpose::gradient_shard && use.access == swap::Access::modify;
+    tiles += purpose == tiers::Purpose::optimizer_tile && use.access == swap::Access::modify;
+  }
+  EXPECT_GE(shards, 2u);
+  EXPECT_EQ(gradients, 4u) << "the second and the third of three micro-batches, of two units";
+  EXPECT_EQ(tiles, 2u);
+}
+
+TEST_F(TraceCommand, PrintsTheFirstDifference) {
+  ASSERT_EQ(derive("one").status, 0);
+  ASSERT_EQ(derive("same").status, 0);
+  ASSERT_EQ(derive("other", {"--accumulate-by-layer"}).status, 0);
+
+  const auto same = diff("one", "same"), other = diff("one", "other");
+
+  EXPECT_EQ(same.status, 0) << same.err;
+  EXPECT_EQ(same.out.find("the same "), 0u) << same.out;
+  EXPECT_EQ(other.status, 1);
+  EXPECT_EQ(other.out.find("use "), 0u) << other.out;
+  EXPECT_NE(other.out.find("wanted "), std::string::npos) << other.out;
+}
+
+TEST_F(TraceCommand, RefusesARankThatTheRunDoesNotHave) {
+  const auto result = derive("trace", {"--gpus", "2", "--rank", "2"});
+
+  EXPECT_EQ(result.status, 2);
+  EXPECT_NE(result.err.find("--rank"), std::string::npos) << result.err;
+  EXPECT_FALSE(std::filesystem::exists(file("trace")));
+  EXPECT_EQ(derive("trace", {"--gpus", "2", "--rank", "1"}).status, 0);
+}
+
+TEST_F(TraceCommand, RefusesWhatIsNoTrace) {
+  ASSERT_EQ(derive("trace").status, 0);
+  for (const auto& [wanted, got] : {std::pair("trace", "config"), {"config", "trace"}, {"trace", "none"}}) {
+    const auto result = diff(wanted, got);
+    EXPECT_EQ(result.status, 2);
+    EXPECT_NE(result.err.find("error"), std::string::npos) << result.err;
+    EXPECT_EQ(result.out, "");
+  }
+}
+
+}  // namespace
+}  // namespace penstock::test

@@ -1,0 +1,119 @@
+#include "command.hpp"
+#include "zero/estimate/named_model.hpp"
+#include "zero/layout/step_trace.hpp"
+
+#include <penstock/swap/access_trace.hpp>
+#include <penstock/zero/config/config_file.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+namespace penstock::tool {
+
+namespace {
+
+constexpr const char* derive_operation = "trace derive";
+
+struct DeriveOptions {
+  std::string model, config;
+  std::filesystem::path file;
+  std::uint32_t gpus = 1, nodes = 1, rank = 0;
+  std::string device_memory = "separate";
+  bool by_layer = false;
+};
+
+Result<void> derive(const DeriveOptions& options) {
+  const std::uint32_t ranks = options.gpus * options.nodes;
+  if (options.rank >= ranks) {
+    return Error::invalid_argument(derive_operation)
+        .object("--rank")
+        .wanted("below " + std::to_string(ranks) + ", the ranks of all nodes")
+        .got(options.rank);
+  }
+  PENSTOCK_TRY_ASSIGN(auto model, zero::estimate::NamedModel::load(options.model));
+  print_notes(model.notes);
+  PENSTOCK_TRY_ASSIGN(const auto file, zero::ConfigFile::read(options.config, {.world_size = ranks}));
+  const zero::Config& config = file.config;
+  print_notes(config.notes);
+  if (config.optimizer.type == cpu_adam::Optimizer::muon) PENSTOCK_TRY(model.use_muon());
+  const auto memory =
+      options.device_memory == "host" ? tiers::DeviceMemory::host : tiers::DeviceMemory::separate;
+  PENSTOCK_TRY_ASSIGN(const auto plan, plan_memory(config, model.layout, ranks, options.gpus, memory));
+  const zero::StepShape shape{.rank = options.rank,
+                              .micro_batches = options.by_layer ? 1 : config.gradient_accumulation_steps};
+  PENSTOCK_TRY_ASSIGN(auto trace, derive_trace(config, model.layout, plan, shape));
+  trace.label = model.name;
+  PENSTOCK_TRY(swap::save_trace(trace, options.file));
+  fmt::print("{} uses of {} tensors\n", trace.uses.size(), trace.tensors.size());
+  return ok();
+}
+
+struct DiffOptions {
+  std::filesystem::path wanted, got;
+};
+
+/// Whether both are the same.
+Result<bool> compare(const DiffOptions& options) {
+  PENSTOCK_TRY_ASSIGN(const auto wanted, swap::load_trace(options.wanted));
+  PENSTOCK_TRY_ASSIGN(const auto got, swap::load_trace(options.got));
+  const auto difference = swap::first_difference(wanted, got);
+  fmt::print("{}\n", difference ? to_string(*difference)
+                                : "the same " + std::to_string(wanted.uses.size()) + " uses");
+  return !difference;
+}
+
+void add_derive_command(CLI::App& trace, ExitStatus& status) {
+  auto options = std::make_shared<DeriveOptions>();
+  CLI::App* command = trace.add_subcommand(
+      "derive", "Save the uses of host memory in a training step of a rank, as its engine makes them");
+  command->add_option("file", options->file, "The trace; it is replaced")->required()->type_name("FILE");
+  command->add_option("--model", options->model, "As of penstock estimate")
+      ->required()
+      ->type_name("NAME|FILE");
+  command->add_option("--config", options->config, "A ds_config.json")->required()->type_name("FILE");
+  command->add_option("--gpus", options->gpus, "GPUs per node, one rank each")
+      ->check(CLI::Range(1u, 65535u))
+      ->capture_default_str();
+  command->add_option("--nodes", options->nodes, "Nodes")
+      ->check(CLI::Range(1u, 65535u))
+      ->capture_default_str();
+  command->add_option("--rank", options->rank, "Which of all ranks")->capture_default_str();
+  command
+      ->add_option("--device-memory", options->device_memory,
+                   "separate, as of a GPU, or host, for a run on the CPU")
+      ->check(CLI::IsMember({"separate", "host"}))
+      ->capture_default_str();
+  command->add_flag("--accumulate-by-layer", options->by_layer,
+                    "The trainer takes all micro-batches through a unit before the next one");
+  command->callback([options, &status] {
+    const auto outcome = derive(*options);
+    status = outcome ? done : fail(outcome.error());
+  });
+}
+
+void add_diff_command(CLI::App& trace, ExitStatus& status) {
+  auto options = std::make_shared<DiffOptions>();
+  CLI::App* command = trace.add_subcommand(
+      "diff", "Print the first use that differs; the exit status is 1 then, and 2 after an error");
+  command->add_option("wanted", options->wanted, "A trace")->required()->type_name("FILE");
+  command->add_option("got", options->got, "Another one")->required()->type_name("FILE");
+  command->callback([options, &status] {
+    const auto same = compare(*options);
+    if (!same) (void)fail(same.error());
+    status = !same ? bad_usage : *same ? done : failed;
+  });
+}
+
+}  // namespace
+
+void add_trace_command(CLI::App& app, ExitStatus& status) {
+  CLI::App* trace =
+      app.add_subcommand("trace", "Save and compare orders in which tensors are used, see docs/policies.md");
+  trace->require_subcommand(1);
+  add_derive_command(*trace, status);
+  add_diff_command(*trace, status);
+}
+
+}  // namespace penstock::tool
