@@ -47,13 +47,13 @@ install_dependencies() {
 # tests are skipped without them.
 install_python_packages() {
   local python=build/$1/python/bin/python
-  if "$python" -c 'import numpy, safetensors' 2>/dev/null; then
+  if "$python" -c 'import numpy, safetensors, tensorboard' 2>/dev/null; then
     return
   fi
-  say "installing Python's packages safetensors and numpy into build/$1/python"
+  say "installing Python's packages safetensors, numpy and tensorboard into build/$1/python"
   python3 -m venv "build/$1/python" >&2 &&
-    "$python" -m pip install --quiet --disable-pip-version-check numpy safetensors >&2 ||
-    say "they cannot be installed: the tests PythonsSafetensors are skipped"
+    "$python" -m pip install --quiet --disable-pip-version-check numpy safetensors tensorboard >&2 ||
+    say "they cannot be installed: the tests PythonsSafetensors and tensorboard_reader are skipped"
 }
 
 # build PRESET [TARGET...]: runs one compiler per core, or two if memory is short.
