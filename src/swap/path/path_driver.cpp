@@ -73,7 +73,7 @@ void PathDriver::run() noexcept {
 
 bool PathDriver::should_end() {
   const std::lock_guard lock(mutex_);
-  return stuck_ || (stopping_ && queue_.empty() && !file_->busy());
+  return stuck_ || (stopping_ && queue_.empty() && finished_.empty() && !file_->busy());
 }
 
 void PathDriver::notify() {
@@ -103,8 +103,8 @@ bool PathDriver::turn(TimePoint deadline) {
     counters_ = file_->counters();
     saturated_ = file_->saturated();
   }
-  file_->submit();  // before others are told
-  return ended || replaced;
+  file_->submit();                                 // before others are told
+  return ended || replaced || !finished_.empty();  // refused ones end in the next turn
 }
 
 void PathDriver::replace_buffers(HostSpan buffers) {
