@@ -101,7 +101,7 @@ std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
 }
 
 TEST(EngineCrash, GoesOnWithTheSameBitsWhereverThePowerFails) {
-  const std::uint64_t wanted = number_from("PENSTOCK_CRASH_POINTS", 1000);
+  const std::uint64_t wanted = number_from("PENSTOCK_CRASH_POINTS", 300);
   std::uint64_t crashes = 0;
   for (std::uint64_t seed = number_from("PENSTOCK_CRASH_SEED", 0);
        crashes < wanted && !testing::Test::HasFailure(); ++seed) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 namespace penstock::tiers {
 
@@ -15,6 +16,16 @@ constexpr TimePoint transfer_time_max = std::chrono::hours(24);
 
 bool has_a_buffer(const IoRequest& request) {
   return request.buffer.data() != nullptr || request.buffer.empty();
+}
+
+/// A buffer has no promised contents until its read has completed.
+void fill_with_garbage(HostSpan buffer, std::uint64_t& random) {
+  std::byte* const bytes = buffer.data();
+  const std::uint64_t size = buffer.size().value();
+  for (std::uint64_t at = 0; at < size; at += sizeof(std::uint64_t)) {
+    const std::uint64_t value = splitmix64_next(random);
+    std::memcpy(bytes + at, &value, std::min<std::uint64_t>(size - at, sizeof value));
+  }
 }
 }  // namespace
 
@@ -83,9 +94,7 @@ std::size_t SimEngine::submit(std::span<const IoRequest> requests) noexcept {
   const std::size_t accepted = std::min<std::size_t>(requests.size(), state_->depth - in_flight());
   for (const IoRequest& request : requests.first(accepted)) {
     if (request.operation == IoOperation::read && has_a_buffer(request)) {
-      for (ByteCount at; at < request.buffer.size(); at += 1_B) {
-        request.buffer.data()[at.value()] = std::byte(splitmix64_next(state_->random));
-      }
+      fill_with_garbage(request.buffer, state_->random);
     }
     const SimDisk::Options& disk = state_->disk.options;
     const double nanoseconds =

@@ -2,6 +2,7 @@
 
 #include "base/notes.hpp"
 #include "tiers/memory/host_pages.hpp"
+#include "tiers/memory/huge_pages.hpp"
 #include "tiers/memory/numa_memory.hpp"
 
 #include <penstock/tiers/memory/memory_limits.hpp>
@@ -9,7 +10,6 @@
 #include <sys/mman.h>
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <mutex>
@@ -38,21 +38,6 @@ std::byte* map_aligned(std::uint64_t size) {
   const std::uint64_t tail = start + total - (aligned + size);
   if (tail > 0) ::munmap(reinterpret_cast<void*>(aligned + size), tail);
   return reinterpret_cast<std::byte*>(aligned);
-}
-
-/// Bytes in 2 MiB pages of the mapping that starts at `address`, as counted by the kernel.
-std::uint64_t huge_bytes_at(const void* address) {
-  std::ifstream maps("/proc/self/smaps");
-  char start[32];
-  std::snprintf(start, sizeof start, "%lx-", reinterpret_cast<unsigned long>(address));
-  std::string line;
-  bool inside = false;
-  while (std::getline(maps, line)) {
-    if (line.compare(0, std::strlen(start), start) == 0) inside = true;
-    if (inside && line.compare(0, 14, "AnonHugePages:") == 0)
-      return std::strtoull(line.c_str() + 14, nullptr, 10) * 1024;
-  }
-  return 0;
 }
 
 /// A populated mapping of the machine's reserved huge pages, or null.
@@ -115,7 +100,7 @@ Result<HostArena> HostArena::create(const Options& options) {
   const std::string no_nodes = prefer_nodes(arena.bytes_, options.nodes);
   if (!populate(address, ByteCount(size))) return refused_arena(size, errno);
 
-  const std::uint64_t huge = advised ? huge_bytes_at(address) : 0;
+  const std::uint64_t huge = advised ? bytes_on_huge_pages(arena.bytes_).value() : 0;
   if (huge >= size) {
     arena.page_kind_ = PageKind::transparent_huge;
   } else if (std::byte* const pages = map_reserved(size, options.nodes)) {
