@@ -3,8 +3,6 @@
 
 #include "kit/sanitizer.hpp"
 
-#include <penstock/swap/access_trace.hpp>
-
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -47,24 +45,6 @@ TEST_F(GptTrain, TracesStreamsAndDisksWithoutChangingTheResult) {
     EXPECT_NE(trace.find(std::string("\"name\": \"") + name), std::string::npos) << name;
   }
   expect_refused(train(arguments() + " --trace /nonexistent/trace.json"), 2, {"/nonexistent/trace.json"});
-}
-
-TEST_F(GptTrain, WritesTheUsesOfItsSecondStep) {
-  const std::string file = (directory_.path() / "uses").string();
-  const Outcome outcome = train(arguments() + " --uses " + file);
-
-  EXPECT_EQ(outcome.status, 0) << outcome.output;
-  const auto trace = penstock::swap::load_trace(file);
-  ASSERT_TRUE(trace) << trace.error().message();
-  std::size_t tiles = 0, updated = 0;
-  for (const auto& tensor : trace->tensors)
-    tiles += tensor.purpose == penstock::tiers::Purpose::optimizer_tile;
-  for (const auto& use : trace->uses)
-    updated += trace->tensors[use.tensor].purpose == penstock::tiers::Purpose::optimizer_tile;
-  EXPECT_GT(tiles, 0u);
-  EXPECT_EQ(updated, tiles) << "one update";
-  expect_refused(train(arguments() + " --uses /nonexistent/uses"), 2, {"/nonexistent/uses"});
-  expect_refused(train(arguments() + " --uses " + file + " --json " + file), 2, {"--uses"});
 }
 
 TEST_F(GptTrain, WritesItsFiguresAsJson) {

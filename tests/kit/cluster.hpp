@@ -92,6 +92,9 @@ struct RunOptions {
   /// The units of a forward in the order of their uses, each once or more; the backward is in reverse, and a unit's
   /// gradient is that of its last use. Empty: each once, in the layout's order. Without checkpoints.
   std::function<std::vector<std::uint32_t>(std::uint32_t step, std::uint32_t micro_batch)> order_of_use;
+  /// Units whose forward is computed again before their backward, see order_with_recomputation(); 1: none is acquired
+  /// for that. In the layout's order, without checkpoints.
+  std::uint32_t recomputed_together = 1;
   ByteCount request_max = ByteCount(65536);
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;
   /// The initial masters; if not set, initial_value().

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 namespace penstock::zero::test {
@@ -27,24 +28,47 @@ std::uint16_t narrow(float value) {
   return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/// Element `i` of a tensor.
-float get(const Elements& tensor, std::size_t i) {
-  if (tensor.dtype == DType::fp32) return tensor.bytes.as<float>()[i];
-  const std::uint16_t bits = tensor.bytes.as<std::uint16_t>()[i];
-  return tensor.dtype == DType::fp16 ? kernels::widen(kernels::Fp16{bits}) : widen(bits);
+/// Calls `operation` with the type of the tensor's elements, so that loops do not decide for each of them.
+template <class Operation>
+decltype(auto) for_type(DType dtype, Operation operation) {
+  if (dtype == DType::fp32) return operation(std::integral_constant<DType, DType::fp32>());
+  if (dtype == DType::fp16) return operation(std::integral_constant<DType, DType::fp16>());
+  return operation(std::integral_constant<DType, DType::bf16>());
 }
-void put(const Elements& tensor, std::size_t i, float value) {
-  if (tensor.dtype == DType::fp32) {
-    tensor.bytes.as<float>()[i] = value;
+
+/// Element `i` of a tensor.
+template <DType dtype>
+float get(HostSpan tensor, std::size_t i) {
+  if constexpr (dtype == DType::fp32) return tensor.as<float>()[i];
+  const std::uint16_t bits = tensor.as<std::uint16_t>()[i];
+  return dtype == DType::fp16 ? kernels::widen(kernels::Fp16{bits}) : widen(bits);
+}
+template <DType dtype>
+void put(HostSpan tensor, std::size_t i, float value) {
+  if constexpr (dtype == DType::fp32) {
+    tensor.as<float>()[i] = value;
   } else {
-    tensor.bytes.as<std::uint16_t>()[i] =
-        tensor.dtype == DType::fp16 ? kernels::narrow<kernels::Fp16>(value).bits : narrow(value);
+    tensor.as<std::uint16_t>()[i] =
+        dtype == DType::fp16 ? kernels::narrow<kernels::Fp16>(value).bits : narrow(value);
   }
+}
+float get(const Elements& tensor, std::size_t i) {
+  return for_type(tensor.dtype, [&](auto dtype) { return get<dtype>(tensor.bytes, i); });
 }
 
 /// 24 bits of a hash, as a number from -0.5 to 0.5.
 float fraction(std::uint64_t hash) {
   return static_cast<float>(static_cast<std::int64_t>(hash) >> 40) * 0x1p-24f;
+}
+
+/// What fake_gradient() has alike for all elements, and the rest of it.
+std::uint64_t gradient_key(std::uint32_t rank, std::uint32_t step, std::uint32_t micro_batch,
+                           ParameterId parameter) {
+  return ((rank * 131 + step) * 131 + micro_batch) * 131 + parameter.unit * 7 + parameter.index;
+}
+float gradient_of(float weight, std::uint64_t key, std::uint64_t element) {
+  const std::uint64_t hash = (element + 1) * 0xbf58476d1ce4e5b9u + key * 0x94d049bb133111ebu;
+  return 0.25f * weight + 0.25f * fraction(hash);
 }
 
 }  // namespace
@@ -166,6 +190,19 @@ Result<void> Trainer::pass_without_leases(const RunOptions::ProgramPoint& point)
   return options_.without_leases ? options_.without_leases(engine_, point) : ok();
 }
 
+/// Computes the forward of the units again whose last one's backward is next.
+Result<void> Trainer::recompute_before(std::uint32_t last, RunResult& result) {
+  const std::uint32_t together = options_.recomputed_together;
+  const bool is_last = (last + 1) % together == 0 || last + 1 == options_.model.units.size();
+  if (!is_last) return ok();
+  for (std::uint32_t unit = last / together * together; unit < last; ++unit) {
+    auto lease = persist(result, [&] { return engine_.acquire(unit, *stream_); });
+    if (!lease) return lease.error();
+    enqueue_forward(*lease);
+  }
+  return ok();
+}
+
 /// One forward and backward.
 Result<void> Trainer::run(std::uint32_t step, std::uint32_t micro, RunResult& result) {
   const ModelLayout& model = options_.model;
@@ -182,6 +219,7 @@ Result<void> Trainer::run(std::uint32_t step, std::uint32_t micro, RunResult& re
   }
   for (auto use = order.rbegin(); use != order.rend(); ++use) {
     const std::uint32_t unit = *use;
+    PENSTOCK_TRY(recompute_before(unit, result));
     PENSTOCK_TRY(pass_without_leases({rank_, step, attempt_, micro, unit, Place::backward}));
     auto lease = persist(result, [&] { return engine_.acquire(unit, *stream_); });
     if (!lease) return lease.error();
@@ -249,9 +287,11 @@ Result<void> Trainer::read_checkpoint(std::uint32_t unit, CheckpointUse use, Run
 void Trainer::enqueue_forward(const UnitLease& lease) {
   for (const DeviceTensor& tensor : lease.parameters()) {
     enqueue([this, parameter = on_host(tensor)] {
-      for (std::size_t e = 0; e < parameter.count().value(); ++e) {
-        activation_ = activation_ * 31 + std::bit_cast<std::uint32_t>(get(parameter, e));
-      }
+      activation_ = for_type(parameter.dtype, [&, sum = activation_](auto dtype) mutable {
+        for (std::size_t e = 0; e < parameter.count().value(); ++e)
+          sum = sum * 31 + std::bit_cast<std::uint32_t>(get<dtype>(parameter.bytes, e));
+        return sum;
+      });
     });
   }
 }
@@ -264,10 +304,15 @@ void Trainer::enqueue_backward(std::uint32_t step, std::uint32_t micro, Paramete
   const float scale = zero ? 0.0f : scaled ? options_.gradient_scale(step, rank_) : 1.0f;
   enqueue(
       [=, this, weights = on_host(parameter), gradient = on_host(slot.tensor), accumulate = slot.accumulate] {
-        for (std::size_t e = 0; e < weights.count().value(); ++e) {
-          const float value = scale * fake_gradient(get(weights, e), rank_, step, micro, id, e);
-          put(gradient, e, accumulate ? get(gradient, e) + value : value);
-        }
+        const std::uint64_t key = gradient_key(rank_, step, micro, id);
+        for_type(weights.dtype, [&](auto from) {
+          for_type(gradient.dtype, [&](auto to) {
+            for (std::size_t e = 0; e < weights.count().value(); ++e) {
+              const float value = scale * gradient_of(get<from>(weights.bytes, e), key, e);
+              put<to>(gradient.bytes, e, accumulate ? get<to>(gradient.bytes, e) + value : value);
+            }
+          });
+        });
       });
 }
 
@@ -365,10 +410,7 @@ float initial_value(ParameterId parameter, std::uint64_t element) {
 
 float fake_gradient(float weight, std::uint32_t rank, std::uint32_t step, std::uint32_t micro_batch,
                     ParameterId parameter, std::uint64_t element) {
-  const std::uint64_t key =
-      ((rank * 131 + step) * 131 + micro_batch) * 131 + parameter.unit * 7 + parameter.index;
-  const std::uint64_t hash = (element + 1) * 0xbf58476d1ce4e5b9u + key * 0x94d049bb133111ebu;
-  return 0.25f * weight + 0.25f * fraction(hash);
+  return gradient_of(weight, gradient_key(rank, step, micro_batch, parameter), element);
 }
 
 }  // namespace penstock::zero::test

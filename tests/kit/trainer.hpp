@@ -49,6 +49,7 @@ class Trainer {
   Result<StepOutcome> try_step(std::uint32_t step, RunResult& result);
   [[nodiscard]] Result<void> pass(const RunOptions::ProgramPoint& point) const;
   Result<void> pass_without_leases(const RunOptions::ProgramPoint& point);
+  Result<void> recompute_before(std::uint32_t last, RunResult& result);
   Result<void> run(std::uint32_t step, std::uint32_t micro, RunResult& result);
   void enqueue_forward(const UnitLease& lease);
   Result<void> write_checkpoint(std::uint32_t step, std::uint32_t micro, std::uint32_t unit,

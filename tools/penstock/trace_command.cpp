@@ -1,5 +1,6 @@
 #include "command.hpp"
 #include "zero/estimate/named_model.hpp"
+#include "zero/layout/order_of_use.hpp"
 #include "zero/layout/step_trace.hpp"
 
 #include <penstock/swap/access_trace.hpp>
@@ -19,7 +20,7 @@ constexpr const char* derive_operation = "trace derive";
 struct DeriveOptions {
   std::string model, config;
   std::filesystem::path file;
-  std::uint32_t gpus = 1, nodes = 1, rank = 0;
+  std::uint32_t gpus = 1, nodes = 1, rank = 0, recomputed_together = 1;
   std::string device_memory = "separate";
   bool by_layer = false;
 };
@@ -41,8 +42,12 @@ Result<void> derive(const DeriveOptions& options) {
   const auto memory =
       options.device_memory == "host" ? tiers::DeviceMemory::host : tiers::DeviceMemory::separate;
   PENSTOCK_TRY_ASSIGN(const auto plan, plan_memory(config, model.layout, ranks, options.gpus, memory));
-  const zero::StepShape shape{.rank = options.rank,
-                              .micro_batches = options.by_layer ? 1 : config.gradient_accumulation_steps};
+  zero::StepShape shape{.rank = options.rank,
+                        .micro_batches = options.by_layer ? 1 : config.gradient_accumulation_steps};
+  if (options.recomputed_together > 1) {
+    shape.acquires = zero::order_with_recomputation(static_cast<std::uint32_t>(model.layout.units.size()),
+                                                    options.recomputed_together);
+  }
   PENSTOCK_TRY_ASSIGN(auto trace, derive_trace(config, model.layout, plan, shape));
   trace.label = model.name;
   PENSTOCK_TRY(swap::save_trace(trace, options.file));
@@ -87,6 +92,13 @@ void add_derive_command(CLI::App& trace, ExitStatus& status) {
       ->capture_default_str();
   command->add_flag("--accumulate-by-layer", options->by_layer,
                     "The trainer takes all micro-batches through a unit before the next one");
+  command
+      ->add_option(
+          "--recompute-together", options->recomputed_together,
+          "The trainer keeps the input of each so many units, and computes the forward of all of them again "
+          "before their backward")
+      ->check(CLI::Range(1u, 65535u))
+      ->capture_default_str();
   command->callback([options, &status] {
     const auto outcome = derive(*options);
     status = outcome ? done : fail(outcome.error());

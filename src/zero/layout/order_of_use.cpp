@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 namespace penstock::zero {
@@ -100,6 +101,17 @@ std::vector<std::uint32_t> unit_order(std::size_t units, std::uint32_t micro_bat
   const std::uint64_t one = 2 * units, all = one * micro_batches;
   std::vector<std::uint32_t> order(std::min(all, std::max(one, predicted_max)));
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = unit_at(i, units);
+  return order;
+}
+
+std::vector<std::uint32_t> order_with_recomputation(std::uint32_t units, std::uint32_t together) {
+  std::vector<std::uint32_t> order(units);
+  std::iota(order.begin(), order.end(), 0u);
+  for (std::uint32_t end = units; end > 0;) {
+    const std::uint32_t begin = (end - 1) / together * together;
+    for (std::uint32_t unit = begin; unit + 1 < end; ++unit) order.push_back(unit);
+    while (end > begin) order.push_back(--end);
+  }
   return order;
 }
 

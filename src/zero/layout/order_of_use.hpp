@@ -66,6 +66,12 @@ class OrderOfUse {
 /// or one micro-batch at most.
 [[nodiscard]] std::vector<std::uint32_t> unit_order(std::size_t units, std::uint32_t micro_batches);
 
+/// The acquires of a micro-batch whose backward begins again at the input of every `together`th unit (> 0): the forward
+/// of the units from there to the next such one is computed again before their backward. That of the last of them is
+/// part of its backward, so that with 1 it is unit_order().
+[[nodiscard]] std::vector<std::uint32_t> order_with_recomputation(std::uint32_t units,
+                                                                  std::uint32_t together);
+
 /// Acquire number `i` of a step of `units` units, of any number of micro-batches.
 [[nodiscard]] std::uint32_t unit_at(std::uint64_t i, std::uint64_t units);
 

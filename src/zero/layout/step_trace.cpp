@@ -6,6 +6,7 @@
 #include "zero/layout/padded.hpp"
 #include "zero/layout/plan_fingerprint.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -50,6 +51,7 @@ class Step final : private FlatResidency::Effects {
       : config_(config),
         plan_(plan),
         micro_batches_(shape.micro_batches),
+        acquires_(shape.acquires),
         all_tiles_(shape.all_tiles),
         checkpoints_leaving_(shape.checkpoints ? plan.checkpoints.count - plan.checkpoints.device_slots : 0),
         checkpoint_size_(model.checkpoints.size),
@@ -68,9 +70,7 @@ class Step final : private FlatResidency::Effects {
     for (Flat& flat : flats_) flat = {};
     checkpoints_.assign(plan_.checkpoints.count, {});
     PENSTOCK_TRY(residency_.begin_step(order(), *this));
-    const std::uint64_t units = shards_.unit_count();
-    for (std::uint64_t i = 0; i < 2 * units * micro_batches_; ++i)
-      PENSTOCK_TRY(visit(unit_at(i, units), /*backward=*/i / units % 2 == 1));
+    for (std::uint32_t i = 0; i < micro_batches_; ++i) PENSTOCK_TRY(micro_batch());
     PENSTOCK_TRY(residency_.finish_gradients(*this));
     PENSTOCK_TRY(residency_.drop_for_update("derive_trace", *this));
     update();
@@ -87,6 +87,15 @@ class Step final : private FlatResidency::Effects {
 
   [[nodiscard]] std::vector<std::uint32_t> order() const {
     return unit_order(shards_.unit_count(), micro_batches_);
+  }
+
+  Result<void> micro_batch() {
+    const std::uint32_t units = shards_.unit_count();
+    for (std::uint32_t i = 0; acquires_.empty() && i < 2 * units; ++i)
+      PENSTOCK_TRY(visit(unit_at(i, units), /*backward=*/i >= units));
+    for (auto use = acquires_.begin(); use != acquires_.end(); ++use)
+      PENSTOCK_TRY(visit(*use, /*backward=*/std::find(use + 1, acquires_.end(), *use) == acquires_.end()));
+    return ok();
   }
 
   Result<void> visit(std::uint32_t unit, bool backward) {
@@ -166,6 +175,7 @@ class Step final : private FlatResidency::Effects {
   const Config& config_;
   const MemoryPlan& plan_;
   const std::uint32_t micro_batches_;
+  const std::vector<std::uint32_t>& acquires_;
   const bool all_tiles_;
   const std::uint32_t checkpoints_leaving_;  // the device
   const ByteCount checkpoint_size_;
@@ -178,6 +188,24 @@ class Step final : private FlatResidency::Effects {
   FlatResidency residency_;
   Writer* writer_ = nullptr;
 };
+
+Result<void> check_acquires(const StepShape& shape, const ModelLayout& model) {
+  const auto refused = [&] { return Error::invalid_argument("derive_trace").object("acquires"); };
+  if (shape.acquires.empty()) return ok();
+  if (shape.checkpoints) return refused().reason("checkpoints are of the layout's order");
+  std::vector<std::uint32_t> count(model.units.size());
+  for (const std::uint32_t unit : shape.acquires) {
+    if (unit >= count.size())
+      return refused().wanted("units below " + std::to_string(count.size())).got(unit);
+    ++count[unit];
+  }
+  const ShardLayout shards(model, 1);
+  for (std::uint32_t unit = 0; unit < count.size(); ++unit) {
+    if (count[unit] == 0 && !shards.trained_by(unit).empty())
+      return refused().reason("unit \"" + model.units[unit].name + "\" is trained and not among them");
+  }
+  return ok();
+}
 
 }  // namespace
 
@@ -202,9 +230,11 @@ Result<swap::AccessTrace> derive_trace(const Config& config, const ModelLayout& 
         .object("checkpoints")
         .wanted("at most " + std::to_string(model.units.size()) + ", the input of each unit")
         .got(plan.checkpoints.count);
+  PENSTOCK_TRY(check_acquires(shape, model));
   Step step(config, model, plan, shape);
   Writer first("first"), next("train");
-  PENSTOCK_TRY(step.run(first));  // what stays gathered is there from then on
+  PENSTOCK_TRY(step.run(first));                               // what stays gathered is there from then on
+  if (!shape.acquires.empty()) PENSTOCK_TRY(step.run(first));  // in the predicted order
   PENSTOCK_TRY(step.run(next));
   return std::move(next).end();
 }

@@ -42,5 +42,12 @@ TEST(OrderOfUse, NeedsWithinADistanceWhatDeepSpeedKeeps) {
   }
 }
 
+TEST(UnitOrder, ComputesTheForwardOfSegmentsAgain) {
+  EXPECT_EQ(order_with_recomputation(5, 1), unit_order(5, 1));
+  EXPECT_EQ(order_with_recomputation(5, 2), (std::vector<std::uint32_t>{0, 1, 2, 3, 4, 4, 2, 3, 2, 0, 1, 0}));
+  EXPECT_EQ(order_with_recomputation(3, 9), (std::vector<std::uint32_t>{0, 1, 2, 0, 1, 2, 1, 0}));
+  EXPECT_TRUE(order_with_recomputation(0, 3).empty());
+}
+
 }  // namespace
 }  // namespace penstock::zero
