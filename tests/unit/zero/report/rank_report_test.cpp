@@ -1,19 +1,14 @@
-#include "kit/scratch_directory.hpp"
 #include "swap/simulate/replay.hpp"
+#include "unit/zero/report/reported_rank.hpp"
 #include "zero/simulate/planned_step.hpp"
 
 #include <penstock/zero/comm/in_process_group.hpp>
-#include <penstock/zero/rank.hpp>
 
 #include <gtest/gtest.h>
 #include <json/json.h>
-#include <algorithm>
 #include <chrono>
 #include <fstream>
-#include <iterator>
-#include <memory>
 #include <numeric>
-#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -25,43 +20,10 @@ namespace penstock::zero {
 namespace {
 
 using penstock::test::ScratchDirectory;
-
-/// A rank whose states are on disk.
-Rank::Options options(const ScratchDirectory& scratch) {
-  Rank::Options options;
-  for (const char* name : {"first", "second"})
-    options.model.units.push_back({.name = name, .parameters = {{"weight", ElementCount(40'000), 0}}});
-  std::filesystem::create_directory(scratch.path() / "swap");
-  options.config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {scratch.path() / "swap"}};
-  options.config.penstock.tile_elements = ElementCount(16'384);
-  options.config.penstock.path_weights = {1};
-  return options;
-}
-
-std::unique_ptr<Rank> initialized(Rank::Options options) {
-  auto rank = Rank::create(std::move(options)).value();
-  rank->engine().initialize([](ParameterId, std::uint64_t, std::span<float>) {}).value();
-  return rank;
-}
-
-Result<StepOutcome> step(Rank& rank) {
-  Engine& engine = rank.engine();
-  PENSTOCK_TRY_ASSIGN(auto stream, rank.device().create_stream());
-  PENSTOCK_TRY(engine.begin_step({}));
-  for (std::uint32_t unit = 0; unit < 2; ++unit) engine.acquire(unit, *stream).value().end();
-  for (std::uint32_t unit = 2; unit-- > 0;) {
-    PENSTOCK_TRY_ASSIGN(auto gradients, engine.gradients(unit, *stream));
-    for (const GradientSlot& slot : gradients.slots())
-      PENSTOCK_TRY(rank.device().fill_zero(stream->handle(), slot.tensor.bytes));
-    PENSTOCK_TRY(engine.reduce(std::move(gradients), *stream));
-  }
-  return engine.step();
-}
-
-std::string contents(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
+using test::contents;
+using test::initialized;
+using test::options;
+using test::step;
 
 Json::Value parse(const std::string& text) {
   std::istringstream stream(text);
@@ -294,176 +256,6 @@ TEST(RankReport, DoesNotCountAnEvaluationBeforeAStep) {
   const StepOutcome outcome = step(*rank).value();
 
   EXPECT_LE(outcome.forward + outcome.backward + outcome.stepping, Clock::steady().now() - began);
-}
-
-TEST(RankMonitors, LogTheTimesOfEachStepAsDeepSpeed) {
-  const ScratchDirectory scratch;
-  std::vector<std::string> lines;
-  Rank::Options logged = options(scratch);
-  logged.config.wall_clock_breakdown = true;
-  logged.log = [&](std::string_view line) { lines.emplace_back(line); };
-  const auto rank = initialized(std::move(logged));
-
-  for (int i = 0; i < 2; ++i) ASSERT_TRUE(step(*rank));
-
-  ASSERT_EQ(lines.size(), 2u);
-  EXPECT_TRUE(std::regex_match(
-      lines[0], std::regex(R"(time \(ms\) \| fwd: \d+\.\d\d \| bwd: \d+\.\d\d \| bwd_inner: \d+\.\d\d \| )"
-                           R"(bwd_allreduce: \d+\.\d\d \| step: \d+\.\d\d)")))
-      << lines[0];
-}
-
-TEST(RankMonitors, WriteTheFiguresOfEachStepAndThoseOfTheTrainer) {
-  const ScratchDirectory scratch;
-  Rank::Options monitored = options(scratch);
-  monitored.config.csv_monitor = {.enabled = true, .output_path = scratch.path().string(), .job_name = "job"};
-  monitored.config.train_batch_size = monitored.config.micro_batch_size = 4;
-  monitored.config.optimizer.learning_rate = 0.25;
-  monitored.config.wall_clock_breakdown = true;
-  monitored.log = [](std::string_view) {};
-  const auto rank = initialized(std::move(monitored));
-
-  for (int i = 0; i < 2; ++i) ASSERT_TRUE(step(*rank));
-  ASSERT_TRUE(rank->write_events(std::vector<MonitorEvent>{{"Train/Samples/train_loss", 1.5, 8}}));
-
-  const auto csv = [&](const std::string& name) {
-    return contents(scratch.path() / "job" / (name + ".csv"));
-  };
-  EXPECT_EQ(csv("Train_Samples_lr"), "step,lr\r\n4,0.25\r\n8,0.25\r\n");
-  EXPECT_EQ(csv("Train_Samples_train_loss"), "step,train_loss\r\n8,1.5\r\n");
-  EXPECT_EQ(csv("Train_Samples_loss_scale"), "");  // only with fp16
-  for (const char* timer : {"forward", "backward", "backward_inner", "backward_allreduce", "step"})
-    EXPECT_NE(csv(std::string("Train_Samples_elapsed_time_ms_") + timer), "") << timer;
-  EXPECT_TRUE(csv("Penstock_gradient_norm").ends_with("\r\n8,0\r\n"));
-  EXPECT_NE(csv("Penstock_read_bytes"), "");
-}
-
-TEST(RankMonitors, RefuseNamesThatAreNone) {
-  const ScratchDirectory scratch;
-  const auto rank = initialized(options(scratch));
-  for (const std::string& name : {std::string(), std::string("a\nb"), std::string(252, 'n')}) {
-    const auto written = rank->write_events(std::vector<MonitorEvent>{{"good", 1, 1}, {name, 1, 1}});
-    ASSERT_FALSE(written);
-    EXPECT_EQ(written.error().code(), ErrorCode::invalid_argument);
-    EXPECT_NE(written.error().message().find("events[1].name"), std::string::npos)
-        << written.error().message();
-  }
-  const auto late = rank->write_events(std::vector<MonitorEvent>{{"good", 1, std::uint64_t{1} << 63}});
-  ASSERT_FALSE(late);
-  EXPECT_NE(late.error().message().find("events[0].place"), std::string::npos) << late.error().message();
-}
-
-TEST(RankMonitors, GoOnAfterAnEventThatIsRefused) {
-  const ScratchDirectory scratch;
-  Rank::Options monitored = options(scratch);
-  monitored.config.csv_monitor = {.enabled = true, .output_path = scratch.path().string(), .job_name = "job"};
-  const auto rank = initialized(std::move(monitored));
-
-  EXPECT_FALSE(rank->write_events(std::vector<MonitorEvent>{{"first", 1, 1}, {std::string(252, 'n'), 1, 1}}));
-  EXPECT_FALSE(std::filesystem::exists(scratch.path() / "job" / "first.csv"));
-  EXPECT_TRUE(rank->write_events(std::vector<MonitorEvent>{{std::string(251, 'n'), 1, 1}}));
-  EXPECT_TRUE(std::filesystem::exists(scratch.path() / "job" / (std::string(251, 'n') + ".csv")));
-}
-
-TEST(RankMonitors, EndWithTheirFirstErrorAndTheRunGoesOn) {
-  const ScratchDirectory scratch;
-  Rank::Options monitored = options(scratch);
-  monitored.config.csv_monitor = {.enabled = true, .output_path = scratch.path().string(), .job_name = "job"};
-  const auto rank = initialized(std::move(monitored));
-  std::filesystem::create_directory(scratch.path() / "job" / "Train_Samples_lr.csv");
-
-  ASSERT_TRUE(step(*rank));
-  ASSERT_TRUE(step(*rank));
-
-  ASSERT_EQ(rank->notes().size(), 1u);
-  EXPECT_NE(rank->notes()[0].find("Train_Samples_lr.csv"), std::string::npos) << rank->notes()[0];
-  EXPECT_TRUE(rank->write_events(std::vector<MonitorEvent>{{"a", 1, 1}}));
-}
-
-TEST(RankEndurance, RefusesTheStepThatWouldExceedTheCap) {
-  const ScratchDirectory scratch;
-  Rank::Options capped = options(scratch);
-  capped.config.penstock.path_endurance = {8_MiB};
-  capped.config.penstock.endurance_cap = 0.5;
-  capped.config.penstock.endurance_warning = 0.25;
-  const auto rank = initialized(std::move(capped));
-
-  int steps = 0;
-  Result<StepOutcome> outcome = step(*rank);
-  for (; outcome && steps < 100; ++steps) outcome = step(*rank);
-
-  ASSERT_FALSE(outcome);
-  EXPECT_EQ(outcome.error().code(), ErrorCode::no_space);
-  EXPECT_NE(outcome.error().message().find("penstock.endurance_cap"), std::string::npos)
-      << outcome.error().message();
-  EXPECT_GE(steps, 2);
-  EXPECT_EQ(rank->engine().status(), Engine::Status::ready);
-  ASSERT_TRUE(rank->engine().finish_update());
-  ASSERT_TRUE(rank->runtime().flush());
-  // As near as a step comes to it.
-  const ByteCount written = rank->runtime().paths()[0].counters.bytes_written;
-  EXPECT_LE(written, 4_MiB);
-  EXPECT_GT(written, 4_MiB - rank->plan().tile_writes - rank->plan().tile_writes);
-  const auto messages = rank->runtime().take_messages();
-  ASSERT_EQ(messages.size(), 1u);
-  EXPECT_NE(messages[0].find("penstock.path_endurance"), std::string::npos) << messages[0];
-}
-
-TEST(RankEndurance, RefusesTheFirstStepAfterFirstValuesThatExceedTheCap) {
-  const ScratchDirectory scratch;
-  Rank::Options capped = options(scratch);
-  capped.config.penstock.path_endurance = {1_MiB};
-  capped.config.penstock.endurance_cap = 0;
-  const auto rank = initialized(std::move(capped));
-  const auto written = [&] {
-    EXPECT_TRUE(rank->runtime().flush());
-    return rank->runtime().paths()[0].counters.bytes_written;
-  };
-  const ByteCount before = written();
-  const auto digest = rank->engine().digest().value();
-
-  for (int i = 0; i < 2; ++i) {
-    const auto outcome = step(*rank);
-    ASSERT_FALSE(outcome);
-    EXPECT_EQ(outcome.error().code(), ErrorCode::no_space);
-  }
-
-  EXPECT_EQ(rank->engine().completed_steps(), 0u);
-  EXPECT_EQ(written(), before);
-  EXPECT_EQ(rank->engine().digest().value(), digest);
-}
-
-TEST(RankEndurance, EndsTheRunOfAllRanks) {
-  constexpr std::uint32_t ranks = 2;
-  const ScratchDirectory scratch;
-  const Rank::Options given = options(scratch);
-  auto group = InProcessGroup::create(ranks).value();
-  std::vector<std::string> errors(ranks);
-  std::vector<int> steps(ranks);
-  std::vector<std::thread> threads;
-  for (std::uint32_t r = 0; r < ranks; ++r) {
-    threads.emplace_back([&, r] {
-      Rank::Options mine = given;
-      mine.identity = RankIdentity::local(r, ranks);
-      mine.group = in_process_membership(group, r);
-      mine.config.penstock.path_endurance = {r == 1 ? 4_MiB : 1024_GiB};  // both have half of it
-      mine.config.penstock.endurance_cap = 1;
-      const auto rank = initialized(std::move(mine));
-      while (steps[r] < 100) {
-        const auto outcome = step(*rank);
-        if (!outcome) {
-          errors[r] = outcome.error().message();
-          return;
-        }
-        ++steps[r];
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-
-  EXPECT_EQ(steps[0], steps[1]);
-  EXPECT_NE(errors[0].find("rank 1 has reached it"), std::string::npos) << errors[0];
-  EXPECT_NE(errors[1].find("this rank's part of the endurance is 2.0 MiB"), std::string::npos) << errors[1];
 }
 
 TEST(RankReport, OfSeveralRanksHasTheirNumbersInItsFilesNames) {
