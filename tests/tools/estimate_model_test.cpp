@@ -53,7 +53,8 @@ TEST_F(EstimateModel, PrintsThePlacementTheLimitAndTheNextKnobs) {
   const std::string limits = config(R"({"path_limits": [1e9, 1e9]})");
   const auto text = estimate({"--model", "gpt2", "--config", limits, "--gpus", "2"}).out;
   for (const char* said :
-       {"placement of a rank ", "\nparameters  ", "\noptimizer states  ", "   100.0 %",
+       {"placement of a rank ", "\nparameters  ", "\noptimizer states  ", "   100.0 %", "\ntiles of ",
+        " elements, one at a time updated by the CPU, at most ", " read ahead\n",
         "limiting resource, unless arithmetic takes longer: the drives of a node move ",
         " s at path_limits\n", "\nnext knobs, of a node  ", "\nstate_format split (the same bits)  "})
     EXPECT_TRUE(contains(text, said)) << said << " in\n" << text;
@@ -61,6 +62,8 @@ TEST_F(EstimateModel, PrintsThePlacementTheLimitAndTheNextKnobs) {
   const auto json = estimate({"--model", "gpt2", "--config", limits, "--gpus", "2", "--json"}).json();
   EXPECT_EQ(json["placement"][0]["kind"], "parameters");
   EXPECT_EQ(json["placement"][0]["nvme"].asDouble(), 1.0);
+  EXPECT_GT(json["update"]["tile_elements"].asUInt64(), 0u);
+  EXPECT_TRUE(json["update"]["by_cpu"].asBool());
   EXPECT_GT(json["drive_seconds_per_step"].asDouble(), 0);
   EXPECT_LT(json["knobs"][0]["moved_per_step_per_node_bytes"].asUInt64(),
             json["nvme_read_per_step_per_node_bytes"].asUInt64() +
@@ -70,6 +73,16 @@ TEST_F(EstimateModel, PrintsThePlacementTheLimitAndTheNextKnobs) {
       estimate({"--model", "gpt2", "--offload-param", "cpu", "--offload-optimizer", "cpu"}).out;
   EXPECT_TRUE(contains(in_memory, "limiting resource: arithmetic, or the link of each device")) << in_memory;
   EXPECT_FALSE(contains(in_memory, "next knobs"));
+}
+
+TEST_F(EstimateModel, PlacesTheActivationsOfATrainerOnItsDevice) {
+  const auto json = estimate({"--model", "gpt2", "--tokens", "1024", "--json"}).json();
+  const Json::Value &placement = json["placement"], &sizes = json["activations"];
+  const Json::Value& activations = placement[placement.size() - 1];
+  EXPECT_EQ(activations["kind"], "activations, of the trainer");
+  EXPECT_EQ(activations["device"].asDouble(), 1.0);
+  EXPECT_EQ(activations["per_rank_bytes"].asUInt64(),
+            sizes["blocks"].asUInt64() * sizes["block_bytes"].asUInt64() + sizes["head_bytes"].asUInt64());
 }
 
 TEST_F(EstimateModel, PrintsThePlanOfTheRuntime) {

@@ -43,6 +43,7 @@ TEST_F(SimulateCommand, PrintsWhatAStepTakesAndWhatWouldHelp) {
   for (const char* said : {"trace train: 2 uses of 2 tensors, 2.0 MiB; host budget 1.0 MiB, planned",
                            "time                    5.000 s      7.000 s  100 %",
                            "waits for room        2.000 s      4.000 s  57 %",
+                           "limiting resource: the disk, busy for 86 % of a step",
                            "the endurance of the disk, 1.0 GiB, is 512 such steps",
                            "disks twice as fast                         4.000 s  -43 %"})
     EXPECT_NE(result.out.find(said), std::string::npos) << said << " in\n" << result.out;
@@ -56,6 +57,8 @@ TEST_F(SimulateCommand, PrintsJson) {
   const Json::Value json = result.json();
   EXPECT_DOUBLE_EQ(json["steady"]["seconds"].asDouble(), 7);
   EXPECT_EQ(json["steady"]["read"].asUInt64(), 2u << 20);
+  EXPECT_EQ(json["limiting_resource"]["what"], "the disk");
+  EXPECT_DOUBLE_EQ(json["limiting_resource"]["busy"].asDouble(), 6);
   EXPECT_EQ(json["changes"][0]["what"], "disks twice as fast");
   EXPECT_DOUBLE_EQ(json["steps_of_endurance"].asDouble(), 512);
 }
@@ -67,6 +70,7 @@ TEST_F(SimulateCommand, PrintsEachDisk) {
 
   EXPECT_EQ(result.status, 0) << result.err;
   for (const char* said : {"disk 1 busy             3.000 s      3.000 s  43 %", "disk 2 busy",
+                           "limiting resource: disk 1, busy for 43 % of a step",
                            "the endurance of disk 1, 1.0 GiB, is 1.02e+03 such steps"})
     EXPECT_NE(result.out.find(said), std::string::npos) << said << " in\n" << result.out;
   const Json::Value disks = as_json.json()["steady"]["disks"];
@@ -137,7 +141,7 @@ TEST_F(SimulateModel, OffloadsActivations) {
 // What many micro-batches take is computed from fewer of them, and these must have settled.
 TEST_F(SimulateModel, CountsManyMicroBatches) {
   double read = 0, seconds = 0;
-  for (const char* count : {"16", "32", "100"}) {
+  for (const char* count : {"8", "16", "40"}) {
     std::ofstream(file("config"))
         << R"({"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "optimizer": {"type": "AdamW"},
                "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/nvme"},

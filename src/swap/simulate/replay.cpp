@@ -397,6 +397,7 @@ void Replay::pass_time() {
 /// `is_loaded`: what the trainer waits for was being read.
 void Replay::account(double seconds, bool is_loaded) {
   if (!update_.is_done()) round_.update += seconds;
+  if (update_.computes) round_.update_used += seconds;
   if (trainer_.computes) {
     round_.used += seconds;
   } else if (!trainer_.request) {

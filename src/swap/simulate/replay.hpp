@@ -64,6 +64,7 @@ struct ReplayedRound {
   double waited_for_room = 0;    ///< until something else had left memory, or was loaded
   double waited_for_update = 0;  ///< with ReplayOptions::update_beside: that of the round before
   double update = 0;             ///< in which that update ran
+  double update_used = 0;        ///< of these, in which it held a tile
   std::vector<SimulatedDisks::Use> disks = {};  ///< what each disk did; without costs there is one
   [[nodiscard]] ByteCount total() const { return read + written; }
 };

@@ -1,6 +1,7 @@
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/flat_residency.hpp"
 #include "zero/layout/padded.hpp"
+#include "zero/layout/rank_bytes.hpp"
 #include "zero/layout/rehearse_steps.hpp"
 #include "zero/layout/unit_needs.hpp"
 
@@ -183,6 +184,7 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
                 ", parameter shards " + to_string(plan.device_shards) + ", checkpoints " +
                 to_string(plan.checkpoints.device_bytes()) + ", collectives " +
                 to_string(plan.device_collectives))
+          .note("largest " + longest_on_device(shards, config))
           .advice(advice_on_device(plan, config));
     }
     const ByteCount leases = plan.shards_on_disk ? plan.host_leases : ByteCount();

@@ -143,8 +143,8 @@ HostNeed host_need(MemoryPlan& plan, const Config& config, const RankBytes& rank
   return host_need_with(plan, config, rank, leases.minimum);
 }
 
-Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const RankBytes& rank,
-                              const HostNeed& need) {
+Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const ShardLayout& shards,
+                              const RankBytes& rank, const HostNeed& need) {
   plan.host_staging_min = host_staging(need.streamed);
   plan.host_minimum = need.minimum(rank);
   const ByteCount everything =
@@ -163,6 +163,7 @@ Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const Rank
       .note("needed  staging " + to_string(plan.host_staging_min) + " and resident " +
             to_string(plan.host_minimum - plan.host_staging_min) + " for each of " +
             std::to_string(plan.local_ranks) + " ranks")
+      .note("largest " + longest_in_host(shards, config) + "; a tile of " + to_string(rank.largest_tile))
       .advice("raise the budget, use smaller tiles or units, or offload more to nvme");
 }
 

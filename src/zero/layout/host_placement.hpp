@@ -28,8 +28,8 @@ struct HostNeed {
 /// is configured, it is the sum of staging, tile ring, resident tensors and all gradients.
 ///
 /// Errors: budget_too_small, with the least one.
-Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const RankBytes& rank,
-                              const HostNeed& need);
+Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const ShardLayout& shards,
+                              const RankBytes& rank, const HostNeed& need);
 /// Assigns the memory beyond the minimum: first to gradients, because spilled ones are written and read; then to
 /// parameter shards, which are read several times a step and written once; then to checkpoints and to tiles, which are
 /// read and written once a step. Sets MemoryPlan::Tile::in_host. Shards and tiles on disk have their home in that

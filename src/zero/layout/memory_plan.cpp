@@ -192,7 +192,7 @@ Result<MemoryPlan> plan_with(ElementCount tile_elements, const Config& config, c
   const RankBytes rank = all.beside_device(plan);
   plan.tiles_on_disk = config.offload_optimizer.device == OffloadDevice::nvme && rank.tile_count > 0;
   const HostNeed need = host_need(plan, config, rank, shards);
-  PENSTOCK_TRY(plan_host_budget(plan, config, rank, need));
+  PENSTOCK_TRY(plan_host_budget(plan, config, shards, rank, need));
   place_in_host(plan, config, shards, rank, need);
   PENSTOCK_TRY(plan_commits(plan, config, shards));
   predict_held(plan, rank, need);

@@ -41,6 +41,27 @@ Result<RankBytes> RankBytes::of(const MemoryPlan& plan, const Config& config, co
   return rank;
 }
 
+namespace {
+const FlatLayout& longest_of(const ShardLayout& shards) {
+  return *std::ranges::max_element(shards.flats(), {}, &FlatLayout::length);
+}
+}  // namespace
+
+std::string longest_in_host(const ShardLayout& shards, const Config& config) {
+  const FlatLayout& longest = longest_of(shards);
+  std::string text =
+      '"' + longest.name + "\", with a shard of " + to_string(padded(longest.shard, config.dtype));
+  if (longest.frozen) return text;
+  return text + " and a gradient of " + to_string(padded(longest.shard, config.grad_accum_dtype));
+}
+
+std::string longest_on_device(const ShardLayout& shards, const Config& config) {
+  const FlatLayout& longest = longest_of(shards);
+  const std::string gathered = to_string(padded(longest.length, config.dtype));
+  return '"' + longest.name + "\", " + gathered + " gathered" +
+         (longest.frozen ? "" : " and " + gathered + " of gradients");
+}
+
 RankBytes RankBytes::beside_device(const MemoryPlan& plan) const {
   RankBytes rest = *this;
   rest.tiles -= plan.device_tiles;

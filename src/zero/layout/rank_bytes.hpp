@@ -8,6 +8,7 @@
 #include <penstock/zero/layout/memory_plan.hpp>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace penstock::zero {
@@ -29,6 +30,11 @@ struct RankBytes {
   /// What is left in host memory and on disk of a plan whose device_tiles are set, beside what its device keeps.
   [[nodiscard]] RankBytes beside_device(const MemoryPlan& plan) const;
 };
+
+/// For an error of a budget, which grows with the longest flat: its name, and what it takes of a rank's host memory, or
+/// of its device.
+[[nodiscard]] std::string longest_in_host(const ShardLayout& shards, const Config& config);
+[[nodiscard]] std::string longest_on_device(const ShardLayout& shards, const Config& config);
 
 /// The bytes of a tile.
 [[nodiscard]] Result<ByteCount> padded_tile(const Config& config, const FlatLayout& flat,

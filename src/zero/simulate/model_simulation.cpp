@@ -257,9 +257,10 @@ ByteCount extrapolated(ByteCount few, ByteCount more, double times) {
 swap::ReplayedRound extrapolated(const swap::ReplayedRound& few, const swap::ReplayedRound& more,
                                  double times) {
   swap::ReplayedRound result = more;
-  for (const auto member : {&swap::ReplayedRound::seconds, &swap::ReplayedRound::used,
-                            &swap::ReplayedRound::waited_for_loads, &swap::ReplayedRound::waited_for_room,
-                            &swap::ReplayedRound::waited_for_update, &swap::ReplayedRound::update})
+  for (const auto member :
+       {&swap::ReplayedRound::seconds, &swap::ReplayedRound::used, &swap::ReplayedRound::waited_for_loads,
+        &swap::ReplayedRound::waited_for_room, &swap::ReplayedRound::waited_for_update,
+        &swap::ReplayedRound::update, &swap::ReplayedRound::update_used})
     result.*member = extrapolated(few.*member, more.*member, times);
   for (const auto member : {&swap::ReplayedRound::read, &swap::ReplayedRound::written})
     result.*member = extrapolated(few.*member, more.*member, times);

@@ -7,6 +7,7 @@ namespace penstock::tool {
 namespace {
 
 using tiers::Tier;
+using zero::estimate::PlacedBytes;
 using zero::estimate::PlanEstimate;
 using Link = PlanEstimate::Link;
 
@@ -69,13 +70,34 @@ void print_traffic(const PlanEstimate& estimate) {
   fmt::print("in: read from a disk, or copied to a device; out: the reverse\n");
 }
 
-void print_placement(const PlanEstimate& estimate) {
+/// What the engine places, and the activations that a trainer keeps on the device.
+std::vector<PlacedBytes> placement_of(const ModelReport& report) {
+  std::vector<PlacedBytes> kinds = zero::estimate::placement_of(report.estimate.plan);
+  if (!report.activations) return kinds;
+  const auto& [tokens, blocks, sizes, plan] = *report.activations;
+  kinds.push_back({"activations, of the trainer", {plan ? plan->peak : sizes.block * blocks + sizes.head}});
+  return kinds;
+}
+
+void print_placement(const ModelReport& report) {
   fmt::print("\n{:<30}{:>10}{:>10}{:>10}{:>16}\n", "placement of a rank", "device", "host", "nvme", "in all");
-  for (const auto& kind : zero::estimate::placement_of(estimate.plan)) {
+  for (const PlacedBytes& kind : placement_of(report)) {
     fmt::print("{:<30}", kind.kind);
     for (const Tier tier : all_tiers) fmt::print("{:>8.1f} %", 100 * kind.share(tier));
     fmt::print("{:>16}\n", to_string(kind.total()));
   }
+  const zero::MemoryPlan& plan = report.estimate.plan;
+  if (plan.tiles > 0) {
+    fmt::print("tiles of {} elements", to_string(plan.tile_elements));
+    if (!plan.update.streamed.is_zero())
+      fmt::print(", {} on their way through the device", plan.update.device_slots);
+    if (plan.update.by_cpu) fmt::print(", one at a time updated by the CPU");
+    if (plan.tiles_on_disk) fmt::print(", at most {} read ahead", plan.tiles_ahead);
+    fmt::print("\n");
+  }
+  if (plan.checkpoints.count > 0)
+    fmt::print("checkpoints of {}: {} of {} have a slot on the device\n", to_string(plan.checkpoints.size),
+               plan.checkpoints.device_slots, plan.checkpoints.count);
 }
 
 /// What bounds a step, as far as it is known here, and what would move less.
@@ -137,9 +159,9 @@ Json::Value activations_json(const ModelReport::Activations& activations) {
   return json;
 }
 
-Json::Value placement_json(const PlanEstimate& estimate) {
+Json::Value placement_json(const ModelReport& report) {
   Json::Value rows(Json::arrayValue);
-  for (const auto& kind : zero::estimate::placement_of(estimate.plan)) {
+  for (const PlacedBytes& kind : placement_of(report)) {
     Json::Value& row = rows.append(Json::objectValue);
     row["kind"] = json_string(kind.kind);
     row["per_rank_bytes"] = json_number(kind.total());
@@ -274,7 +296,7 @@ ElementCount largest_unit(const zero::ModelLayout& layout) {
 void print_report(const ModelReport& report) {
   print_head(report);
   print_tiers(report.estimate);
-  print_placement(report.estimate);
+  print_placement(report);
   print_traffic(report.estimate);
   print_limit(report);
   print_paths(report);
@@ -303,7 +325,12 @@ Json::Value to_json(const ModelReport& report) {
   json["minimum_bytes"]["host_per_node"] =
       json_number(estimate.plan.host_minimum * estimate.run.ranks_per_node);
   json["minimum_bytes"]["device_per_rank"] = json_number(estimate.plan.device_minimum);
-  json["placement"] = placement_json(estimate);
+  json["placement"] = placement_json(report);
+  json["update"]["tile_elements"] = Json::UInt64(estimate.plan.tile_elements.value());
+  json["update"]["by_cpu"] = estimate.plan.update.by_cpu;
+  json["update"]["tiles_through_device"] =
+      estimate.plan.update.streamed.is_zero() ? 0u : estimate.plan.update.device_slots;
+  json["update"]["tiles_ahead"] = estimate.plan.tiles_ahead;
   json["traffic_per_step"] = traffic_of(estimate);
   const double of_drives = drive_seconds(report.config, estimate);
   json["drive_seconds_per_step"] = of_drives > 0 ? Json::Value(of_drives) : Json::Value();

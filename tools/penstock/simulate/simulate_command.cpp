@@ -1,4 +1,5 @@
 #include "command.hpp"
+#include "simulate/simulate_report.hpp"
 #include "zero/estimate/activations.hpp"
 #include "zero/estimate/named_model.hpp"
 #include "zero/estimate/plan_estimate.hpp"
@@ -16,10 +17,8 @@ namespace penstock::tool {
 
 namespace {
 
-using swap::ReplayedRound;
 using zero::simulate::Machine;
 using zero::simulate::MachineFile;
-using zero::simulate::Simulation;
 using zero::simulate::SimulationOptions;
 
 constexpr const char* operation = "simulate";
@@ -42,17 +41,6 @@ struct SimulateOptions {
   std::string device_memory = "separate";
   std::uint32_t steps = 4, dropped_ahead = 4;
   bool as_json = false;
-};
-
-/// What is simulated, and what is said of it.
-struct Case {
-  std::string title;
-  swap::AccessTrace trace;
-  Machine machine;
-  SimulationOptions settings;
-  Simulation simulation;
-  double operations = 0;     ///< of a step of a model
-  std::uint64_t tokens = 0;  ///< of all ranks in a step of it
 };
 
 Result<SimulationOptions> settings_of(const SimulateOptions& options) {
@@ -80,111 +68,8 @@ Result<SimulationOptions> settings_of(const SimulateOptions& options) {
   return settings;
 }
 
-/// Steps of small models take less than a millisecond.
-std::string time_text(double seconds) {
-  return seconds != 0 && seconds < 0.1 ? fmt::format("{:.3f} ms", seconds * 1e3)
-                                       : fmt::format("{:.3f} s", seconds);
-}
-
-std::string share_of(double part, double whole) {
-  return whole > 0 ? fmt::format("{:.0f} %", 100 * part / whole) : "";
-}
-
-std::string name_of_disk(std::size_t disk, std::size_t disks) {
-  return disks == 1 ? "disk" : "disk " + std::to_string(disk + 1);
-}
-
-void print_report(const Case& simulated, const SimulateOptions& options) {
-  const auto& [title, trace, machine, settings, simulation, operations, tokens] = simulated;
-  ByteCount total;
-  for (const auto& tensor : trace.tensors) total += tensor.size;
-  fmt::print("{}: {} uses of {} tensors, {}; host budget {}, {}, lookahead {}\n\n", title, trace.uses.size(),
-             trace.tensors.size(), to_string(total), to_string(settings.host_budget), options.eviction,
-             to_string(settings.lookahead));
-  const ReplayedRound &first = simulation.first, &steady = simulation.steady;
-  fmt::print("{:<18} {:>12} {:>12}\n", "", "first step", fmt::format("step {}", simulation.steps));
-  const auto print_seconds = [&](const std::string& what, double of_first, double of_steady) {
-    fmt::print("{:<18} {:>12} {:>12}  {}\n", what, time_text(of_first), time_text(of_steady),
-               share_of(of_steady, steady.seconds));
-  };
-  const auto seconds = [&](const char* what, double ReplayedRound::*member) {
-    print_seconds(what, first.*member, steady.*member);
-  };
-  seconds("time", &ReplayedRound::seconds);
-  seconds("  uses", &ReplayedRound::used);
-  seconds("  waits for loads", &ReplayedRound::waited_for_loads);
-  seconds("  waits for room", &ReplayedRound::waited_for_room);
-  if (settings.update_beside) {
-    seconds("  waits for update", &ReplayedRound::waited_for_update);
-    seconds("update beside", &ReplayedRound::update);
-  }
-  for (std::size_t i = 0; i < steady.disks.size(); ++i)
-    print_seconds(name_of_disk(i, steady.disks.size()) + " busy", first.disks[i].busy, steady.disks[i].busy);
-  fmt::print("{:<18} {:>12} {:>12}\n", "read", to_string(first.read), to_string(steady.read));
-  fmt::print("{:<18} {:>12} {:>12}\n", "written", to_string(first.written), to_string(steady.written));
-  if (operations > 0) {
-    fmt::print("\n{:.0f} tokens/s, {:.3g} TFLOPS a rank\n", static_cast<double>(tokens) / steady.seconds,
-               operations / steady.seconds / 1e12);
-  }
-  if (const auto least = endurance_of(simulation, machine)) {
-    fmt::print("\nthe endurance of {}, {}, is {:.3g} such steps, {:.1f} days\n",
-               (machine.costs.disks.size() == 1 ? "the " : "") +
-                   name_of_disk(least->disk, machine.costs.disks.size()),
-               to_string(machine.costs.disks[least->disk].endurance), least->steps,
-               least->steps * steady.seconds / 86400);
-  }
-  fmt::print("\n{}\n",
-             simulation.changes.empty() ? "no change that was tried shortens the step" : "what would help");
-  for (const Simulation::Change& change : simulation.changes) {
-    fmt::print("  {:<38} {:>12}  {:+.0f} %\n", change.what, time_text(change.seconds),
-               100 * (change.seconds / steady.seconds - 1));
-  }
-}
-
-Json::Value to_json(const ReplayedRound& round) {
-  Json::Value json;
-  json["seconds"] = round.seconds;
-  json["used"] = round.used;
-  json["waited_for_loads"] = round.waited_for_loads;
-  json["waited_for_room"] = round.waited_for_room;
-  json["waited_for_update"] = round.waited_for_update;
-  json["update"] = round.update;
-  json["disks"] = Json::arrayValue;
-  for (const auto& [read, written, busy] : round.disks) {
-    Json::Value disk;
-    disk["read"] = Json::UInt64{read.value()};
-    disk["written"] = Json::UInt64{written.value()};
-    disk["busy"] = busy;
-    json["disks"].append(disk);
-  }
-  json["read"] = Json::UInt64{round.read.value()};
-  json["written"] = Json::UInt64{round.written.value()};
-  return json;
-}
-
-Json::Value to_json(const Case& simulated) {
-  const Simulation& simulation = simulated.simulation;
-  Json::Value json;
-  if (simulated.operations > 0) {
-    json["tokens_per_second"] = static_cast<double>(simulated.tokens) / simulation.steady.seconds;
-    json["tflops_per_rank"] = simulated.operations / simulation.steady.seconds / 1e12;
-  }
-  json["first"] = to_json(simulation.first);
-  json["steady"] = to_json(simulation.steady);
-  if (const auto least = endurance_of(simulation, simulated.machine))
-    json["steps_of_endurance"] = least->steps;
-  json["changes"] = Json::arrayValue;
-  for (const Simulation::Change& change : simulation.changes) {
-    Json::Value one;
-    one["what"] = change.what;
-    one["seconds"] = change.seconds;
-    json["changes"].append(one);
-  }
-  return json;
-}
-
-Result<Case> case_of_trace(const SimulateOptions& options) {
-  Case simulated;
+Result<SimulatedCase> case_of_trace(const SimulateOptions& options) {
+  SimulatedCase simulated;
   PENSTOCK_TRY_ASSIGN(simulated.settings, settings_of(options));
   PENSTOCK_TRY_ASSIGN(simulated.trace, swap::load_trace(options.trace));
   if (simulated.trace.uses.empty())
@@ -224,7 +109,7 @@ Result<zero::estimate::Recomputation> recomputation_of(const SimulateOptions& op
 }
 
 /// One rank of a model's training; all ranks do the same.
-Result<Case> case_of_model(const SimulateOptions& options) {
+Result<SimulatedCase> case_of_model(const SimulateOptions& options) {
   const std::uint32_t ranks = options.gpus * options.nodes;
   PENSTOCK_TRY_ASSIGN(const Machine node, MachineFile::read(options.machine));
   const auto& rates = node.costs.use;
@@ -267,22 +152,22 @@ Result<Case> case_of_model(const SimulateOptions& options) {
   note_kept_states(config, run.device_memory);
   PENSTOCK_TRY_ASSIGN(auto simulated, simulate_model(config, model.layout, node, run, options.steps));
   simulated.step.options.host_budget -= simulated.step.kept_states;  // they are on the device
-  return Case{.title = std::move(title),
-              .trace = std::move(simulated.step.trace),
-              .machine = simulated.share,
-              .settings = simulated.step.options,
-              .simulation = std::move(simulated.simulation),
-              .operations = model_operations(model.layout, run),
-              .tokens = options.tokens * run.micro_batches * ranks};
+  return SimulatedCase{.title = std::move(title),
+                       .trace = std::move(simulated.step.trace),
+                       .machine = simulated.share,
+                       .settings = simulated.step.options,
+                       .simulation = std::move(simulated.simulation),
+                       .operations = model_operations(model.layout, run),
+                       .tokens = options.tokens * run.micro_batches * ranks};
 }
 
 Result<void> run(const SimulateOptions& options) {
-  PENSTOCK_TRY_ASSIGN(const Case simulated,
+  PENSTOCK_TRY_ASSIGN(const SimulatedCase simulated,
                       options.model.empty() ? case_of_trace(options) : case_of_model(options));
   if (options.as_json)
     print_json(to_json(simulated));
   else
-    print_report(simulated, options);
+    print_report(simulated, options.eviction);
   return ok();
 }
 

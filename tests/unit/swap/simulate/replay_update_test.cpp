@@ -58,6 +58,7 @@ ReplayedRound steady_round(double shard_seconds, bool shared_processor, bool upd
 TEST(ReplayUpdate, RunsBesideTheForwardOfTheNextRound) {
   const ReplayedRound round = steady_round(1, false);
   EXPECT_DOUBLE_EQ(round.update, 5);
+  EXPECT_DOUBLE_EQ(round.update_used, 1);
   EXPECT_DOUBLE_EQ(round.used, 4);
   EXPECT_DOUBLE_EQ(round.waited_for_update, 4);
   EXPECT_DOUBLE_EQ(round.seconds, 8);

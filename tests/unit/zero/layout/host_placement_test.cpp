@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <string>
+#include <utility>
 
 namespace penstock::zero {
 namespace {
@@ -17,6 +18,30 @@ TEST(MemoryPlan, RefusesABudgetOfFewerBytesThanRanks) {
   config.penstock.node_budgets = {3_B};
   config.penstock.rank_nodes = {0, 0, 0, 0};
   EXPECT_EQ(plan_memory(config, model, 4, 4).error().code(), ErrorCode::budget_too_small);
+}
+
+TEST(MemoryPlan, NamesTheLargestFlatWhereABudgetIsTooSmall) {
+  Config config{.stage = 3};
+  config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"/no/a"}};
+  ModelLayout model;
+  for (const auto& [name, count] :
+       {std::pair("first", 4096u), std::pair("second", 65536u), std::pair("third", 8192u)})
+    model.units.push_back({.name = name, .parameters = {{"weight", ElementCount(count), 0}}});
+  const auto refusal = [&](ByteCount host, ByteCount device) {
+    config.penstock.host_budget = host;
+    config.penstock.device_budget = device;
+    const auto plan = plan_memory(config, model, 2, 2, tiers::DeviceMemory::separate);
+    return plan ? std::string("planned") : plan.error().message();
+  };
+  EXPECT_NE(refusal(64_KiB, {})
+                .find("\n  largest \"second\", with a shard of 128.0 KiB and a gradient of 128.0 KiB"
+                      "; a tile of "),
+            std::string::npos)
+      << refusal(64_KiB, {});
+  EXPECT_NE(
+      refusal({}, 64_KiB).find("\n  largest \"second\", 256.0 KiB gathered and 256.0 KiB of gradients\n"),
+      std::string::npos)
+      << refusal({}, 64_KiB);
 }
 
 TEST(MemoryPlan, GivesShardsAHomeInHostMemoryBeforeTiles) {
