@@ -1,6 +1,7 @@
 // What must not lose a commit.
 #include "kit/cluster.hpp"
 #include "kit/scratch_directory.hpp"
+#include "kit/seeds.hpp"
 #include "kit/trainer.hpp"
 #include "sim/one_rank.hpp"
 #include "sim/saving_runs.hpp"
@@ -219,7 +220,7 @@ TEST(CommitSurvives, AStartWithoutAPartOfTheFirstOne) {
 
 /// A process was killed when it had made a swap file and not yet its name durable.
 TEST(CommitSurvives, APowerCutThatTakesWhatAKilledProcessHasNotSynced) {
-  for (std::uint64_t seed = 1; seed < 20; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(1, 20)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RunOptions options{.ranks = 1, .micro_batches = 1, .steps = 4, .seed = seed};
     options.config.stage = 3;

@@ -1,5 +1,6 @@
 // A trainer abandons steps, for example after an exception in a forward or backward.
 #include "kit/cluster.hpp"
+#include "kit/seeds.hpp"
 
 #include <gtest/gtest.h>
 #include <optional>
@@ -69,7 +70,7 @@ RunOptions random_abandons(std::uint32_t ranks, std::uint64_t seed) {
 
 TEST(EngineAbandon, AnywhereOnAnyRanksLeavesNoTrace) {
   std::size_t abandoned = 0;
-  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 24)) {
     RunOptions options = random_abandons(1 + seed % 4, seed);
     const RunResult result = train(options);
     ASSERT_FALSE(result.error) << seed << ": " << result.error->message();

@@ -2,6 +2,7 @@
 #include "kit/cluster.hpp"
 #include "kit/mounted_file_system.hpp"
 #include "kit/scratch_directory.hpp"
+#include "kit/seeds.hpp"
 #include "sim/saving_runs.hpp"
 
 #include <penstock/tiers/io/fault_file_system.hpp>
@@ -33,7 +34,7 @@ void flip_byte(const std::filesystem::path& name) {
 }
 
 TEST(SaveCheckpoint, IsLoadedWithTheBitsOfARunThatNeverStopped) {
-  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 30)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const RunOptions options = random_continued_run(seed + 500, 1 + seed % 3);
     const RunResult whole = train(options);
@@ -62,7 +63,7 @@ TEST(SaveCheckpoint, IsLoadedWithTheBitsOfARunThatNeverStopped) {
 }
 
 TEST(SaveCheckpoint, IsLoadedByOtherRanksStagesAndTiers) {
-  for (std::uint64_t seed = 0; seed < 15; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 15)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RunOptions options = random_continued_run(seed + 700, 1 + seed % 4);
     continued_formats[seed % 2].set(options.config);

@@ -1,5 +1,6 @@
 // Activation checkpoints that are leased in orders that no training has, on one rank and on two streams.
 #include "kit/deferred_rank.hpp"
+#include "kit/seeds.hpp"
 
 #include <gtest/gtest.h>
 #include <cstring>
@@ -130,7 +131,7 @@ class RandomLeases {
 
 // A step ends with an update, is abandoned, or is only left as after an evaluation.
 TEST(EngineCheckpointOrder, KeepsTheBytesOfEachOnTwoStreams) {
-  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 400)) {
     SeededRandom random(seed + 77);
     const auto count = static_cast<std::uint32_t>(2 + random.below(8));
     const auto leased_max = static_cast<std::uint32_t>(1 + random.below(3));
@@ -162,7 +163,7 @@ TEST(EngineCheckpointOrder, KeepsTheBytesOfEachOnTwoStreams) {
 // The fourth step leaves three checkpoints unread, which have come back ahead of their use. The next one writes them.
 TEST(EngineCheckpointOrder, DoesNotWriteASlotBeforeACopyThatNobodyReadsHasEnded) {
   constexpr std::uint32_t count = 6;
-  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 200)) {
     CheckpointRank rank(options_with(count, /*leased_max=*/2, seed));
     const auto use = [&](std::uint32_t checkpoint, CheckpointUse how, std::uint64_t value) {
       rank.lease(checkpoint, how, value, rank.rank().stream()).end();

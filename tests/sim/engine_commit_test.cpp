@@ -1,6 +1,7 @@
 // A run that was committed goes on in another process with the same bits.
 #include "kit/cluster.hpp"
 #include "kit/scratch_directory.hpp"
+#include "kit/seeds.hpp"
 #include "sim/continued_runs.hpp"
 
 #include <gtest/gtest.h>
@@ -42,7 +43,7 @@ RunOptions second_part(RunOptions options, std::uint32_t first_step) {
 }
 
 TEST(EngineCommit, IsContinuedWithTheBitsOfARunThatNeverStopped) {
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 60)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const RunOptions options = random_continued_run(seed, 1 + seed % 3);
     const RunResult whole = train(options);
@@ -63,7 +64,7 @@ TEST(EngineCommit, IsContinuedWithTheBitsOfARunThatNeverStopped) {
 }
 
 TEST(EngineCommit, IsContinuedByOtherRanksStagesTiersAndFormats) {
-  for (std::uint64_t seed = 100; seed < 150; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(100, 150)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     SeededRandom random(seed);
     RunOptions options = random_continued_run(seed, 1 + static_cast<std::uint32_t>(random.below(4)));

@@ -2,6 +2,7 @@
 #include "fake_cuda/fake_cuda.hpp"
 #include "kit/cluster.hpp"
 #include "kit/scratch_directory.hpp"
+#include "kit/seeds.hpp"
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -84,7 +85,7 @@ TEST_P(EngineOnCudaRanks, ReusesMemoryInEveryOrderOfTheStreams) {
   // Memory is used again as soon as a stream has read it.
   options.config.penstock.host_budget = smallest_host_budget(options);
   options.accelerator = cuda();
-  for (std::uint64_t seed = 100; seed < 105; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(100, 105)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     fake_cuda::restart({.seed = seed});
 
@@ -101,7 +102,7 @@ TEST_P(EngineOnCudaRanks, GivesTheSameBitsFromPageableMemoryInEveryOrderOfTheStr
   ASSERT_FALSE(host.empty());
   options.config.offload_param.pin_memory = options.config.offload_optimizer.pin_memory = false;
   options.accelerator = cuda();
-  for (std::uint64_t seed = 200; seed < 205; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(200, 205)) {
     fake_cuda::restart({.seed = seed});
     options.before_step = [](std::uint32_t, std::uint32_t, swap::Runtime& runtime) {
       cudaPointerAttributes attributes{};

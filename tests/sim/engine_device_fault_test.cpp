@@ -2,6 +2,7 @@
 #include "kit/cluster.hpp"
 #include "kit/deferred_rank.hpp"
 #include "kit/faulty_accelerator.hpp"
+#include "kit/seeds.hpp"
 
 #include <penstock/tiers/io/fault_engine.hpp>
 
@@ -111,7 +112,7 @@ TEST(FaultyDevice, AbandonsAStepOnceAKernelHasEndedAfterWhichNoEventIsRecorded) 
 
 // No copy out waits for the kernel, but the end of the hop does.
 TEST(FaultyDevice, EndsAnUpdateOnceItsKernelHasEndedWhereOnlyTheEventAfterItIsNotRecorded) {
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 20)) {
     DeviceFaults faults;
     const LateKernel kernel(faults, /*failing_records=*/1);
     DeferredRank::Options options = with(faults, OffloadDevice::cpu);
@@ -197,7 +198,7 @@ TEST(FaultyDevice, ContinuesAnUpdateThatDoesNotStart) {
 // alone multiplies a master of 4 by 1e38.
 TEST(DeviceUpdate, ReturnsThatATileIsNotFiniteAlsoAfterAnErrorOfTheDisk) {
   std::uint64_t injected = 0;
-  for (std::uint64_t seed = 10; seed < 25; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(10, 25)) {
     const std::uint64_t unreadable = 4 + seed / 5, bad = unreadable - seed % 5;
     RunOptions options{.ranks = 1, .device_memory = tiers::DeviceMemory::separate};
     options.model.units = {{.name = "unit", .parameters = {{"weight", ElementCount(16 * tile), 0}}}};

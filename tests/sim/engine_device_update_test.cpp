@@ -2,6 +2,7 @@
 #include "kit/cluster.hpp"
 #include "kit/fault_runs.hpp"
 #include "kit/same_runs.hpp"
+#include "kit/seeds.hpp"
 
 #include <gtest/gtest.h>
 #include <optional>
@@ -78,7 +79,7 @@ TEST_P(DeviceUpdates, GiveTheBitsOfTheCpuFromDisk) {
 
 TEST_P(DeviceUpdates, GiveTheSameBitsInEverySimulatedOrder) {
   const std::string reference = train(with(GetParam(), Share::none)).digest;
-  for (std::uint64_t seed = 0; seed < 18; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 18)) {
     RunOptions options =
         on_disk(GetParam(), shares[seed % 3], 16_KiB * seed, /*parameters_too=*/seed % 2 == 0);
     options.seed = seed;
@@ -142,7 +143,7 @@ TEST_P(DeviceUpdates, GiveTheBitsAndTheNormOfTheCpuWhereTilesAreKept) {
 TEST_P(DeviceUpdates, GiveTheSameBitsInEverySimulatedOrderWhereTilesAreKept) {
   if (GetParam().must_be_offloaded()) return;
   const std::string reference = train(with(GetParam(), Share::none)).digest;
-  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 12)) {
     RunOptions options = kept_on_device(GetParam(), parameter_tiers[seed % 3]);
     options.config.penstock.host_budget = smallest_host_budget(options) + 16_KiB * seed;
     options.seed = seed;

@@ -1,6 +1,7 @@
 // Frozen parameters: no gradient, no optimizer state, no write after the first one, and no effect on the others' bits.
 #include "kit/cluster.hpp"
 #include "kit/saved_states.hpp"
+#include "kit/seeds.hpp"
 #include "kit/trainer.hpp"
 
 #include <gtest/gtest.h>
@@ -69,7 +70,7 @@ RunOptions with_gradients_of_zero(RunOptions options) {
 }
 
 TEST(EngineFrozen, GivesTheBitsOfGradientsOfZero) {
-  for (std::uint64_t seed = 0; seed < 48; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 48)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const RunOptions options = random_run(seed);
     const RunResult expected = train(with_gradients_of_zero(options));
@@ -150,7 +151,7 @@ TEST(EngineFrozen, TrainsNothingWhereAllParametersAreFrozen) {
 }
 
 TEST(EngineFrozen, IsSavedAsMastersAndContinuesOnOtherRanks) {
-  for (std::uint64_t seed = 100; seed < 112; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(100, 112)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RunOptions options = random_run(seed);
     options.config.penstock.state_format = StateFormat::fp32;

@@ -1,5 +1,6 @@
 // penstock.update_in_backward: what is refused once an update has begun, and what ends the run then.
 #include "kit/same_runs.hpp"
+#include "kit/seeds.hpp"
 #include "sim/in_backward_runs.hpp"
 
 #include <gtest/gtest.h>
@@ -177,7 +178,7 @@ TEST(UpdateInBackward, EndsTheRunWhereverAStepWouldBeSkipped) {
 
 // The update waits for a gradient whose reduction the peer has left.
 TEST(UpdateInBackward, FailsWithAPeer) {
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 20)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RunOptions options = in_backward(2, OffloadDevice::nvme);
     options.seed = seed;
@@ -227,7 +228,7 @@ TEST(UpdateInBackward, AbandonsNoStepAfterThat) {
 // No rank can go on then.
 TEST(UpdateInBackward, EndsTheRunWhereAPeerAbandonsTheStep) {
   std::uint32_t failed = 0;
-  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 12)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RunOptions options = in_backward(2, OffloadDevice::nvme);
     options.config.reduce_bucket_size = ElementCount(1);

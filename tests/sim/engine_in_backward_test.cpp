@@ -1,6 +1,7 @@
 // penstock.update_in_backward: shards are updated while the backward of other units runs.
 #include "kit/fault_runs.hpp"
 #include "kit/same_runs.hpp"
+#include "kit/seeds.hpp"
 #include "sim/in_backward_runs.hpp"
 
 #include <gtest/gtest.h>
@@ -62,7 +63,7 @@ RunOptions simulated(std::uint64_t seed) {
 }
 
 TEST(UpdateInBackward, GivesTheSameBitsInEverySimulatedOrder) {
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 60)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const RunOptions options = simulated(seed);
     RunOptions in_memory = after_it(options);
@@ -87,7 +88,7 @@ TEST(UpdateInBackward, GivesTheSameBitsOnThreadsAndRealDisks) {
 
 // Units that get no gradient are not updated, and a unit whose parameter another one shares waits for both.
 TEST(UpdateInBackward, LeavesUnitsWithoutAGradient) {
-  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 12)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RunOptions options = simulated(seed);
     options.model = deep_model();
@@ -127,7 +128,7 @@ TEST(UpdateInBackward, GoesOnWhereTheNextStepIsAbandoned) {
 
 // Only gradients are parked: units may be acquired meanwhile, and nothing reads the gradients.
 TEST(UpdateInBackward, WaitsWhileGradientsAreParked) {
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 40)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RunOptions options = in_backward(1, seed % 4 < 2 ? OffloadDevice::nvme : OffloadDevice::none);
     if (seed % 8 < 4) options.device_memory = tiers::DeviceMemory::separate;
@@ -179,7 +180,7 @@ TEST(UpdateInBackward, IsFinishedWithinTheBackward) {
 // shard yet, is before that of the gradient.
 TEST(UpdateInBackward, BeginsAfterGathersThatAreNotUsed) {
   for (const std::uint32_t ranks : {1u, 2u}) {
-    for (std::uint64_t seed = 0; seed < 24; ++seed) {
+    for (const std::uint64_t seed : penstock::test::seeds(0, 24)) {
       SCOPED_TRACE("seed " + std::to_string(seed));
       RunOptions options = in_backward(ranks, OffloadDevice::nvme);
       options.model.units.back().shared.clear();

@@ -1,6 +1,7 @@
 // A rank that is alone, on a device whose memory is host memory, uses its tensors where they are.
 #include "kit/cluster.hpp"
 #include "kit/seeded_random.hpp"
+#include "kit/seeds.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>
@@ -155,7 +156,7 @@ TEST(EngineInPlaceOnDisk, LeasesTheShardsWhereTheyWereRead) {
 
 // Of any model: leased shards must not keep a gradient or another shard from its memory.
 TEST(EngineInPlaceOnDisk, TrainsRandomModelsInTheSmallestBudget) {
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 60)) {
     penstock::test::SeededRandom random(seed);
     RunOptions options = on_disk(test::random_model(random), seed);
     options.steps = 2;

@@ -3,6 +3,7 @@
 #include "kit/counting_device.hpp"
 #include "kit/deferred_rank.hpp"
 #include "kit/process_ranks.hpp"
+#include "kit/seeds.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>
@@ -70,7 +71,7 @@ void expect_equal(const RunResult& result, const RunResult& expected, std::uint6
 }
 
 TEST(EngineLimits, ChangeNoBit) {
-  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 12)) {
     const RunOptions options = on_disk(seed);
     const RunResult expected = train(without_buckets(options));
     expect_equal(train(with_limits(options)), expected, seed);
@@ -110,7 +111,7 @@ TEST(EngineLimits, ChangeNoBitWhereDisksDifferInSpeed) {
 
 TEST(EngineLimits, LeaveNoTraceOfAbandonedSteps) {
   std::size_t abandoned = 0;
-  for (std::uint64_t seed = 40; seed < 52; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(40, 52)) {
     RunOptions options = on_disk(seed);
     const RunResult expected = train(without_buckets(options));
     options = with_limits(options);

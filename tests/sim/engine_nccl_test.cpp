@@ -4,6 +4,7 @@
 #include "kit/cluster.hpp"
 #include "kit/free_port.hpp"
 #include "kit/memory_job.hpp"
+#include "kit/seeds.hpp"
 #include "zero/comm/nccl/nccl_group.hpp"
 
 #include <penstock/zero/comm/process_group.hpp>
@@ -102,7 +103,7 @@ TEST_P(EngineOnNccl, ParksWhatNcclHasNotRegisteredAndComesBackWithTheSameBits) {
     PENSTOCK_TRY(engine.unpark());
     return ok();
   };
-  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 6)) {
     const RunResult result = train_over_nccl(options, seed);
     ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
     EXPECT_EQ(result.digest, expected.digest) << "seed " << seed;
@@ -150,7 +151,7 @@ void expect_equal(const RunResult& result, const RunResult& expected) {
 }
 
 TEST_P(EngineOnNccl, TrainsRandomRunsToTheBitsOfRanksInOneProcess) {
-  for (std::uint64_t seed = 600; seed < 608; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(600, 608)) {
     SCOPED_TRACE(seed);
     const RunOptions options = random_run(seed * 8 + GetParam(), GetParam());
     const RunResult expected = train(options);
@@ -371,7 +372,7 @@ TEST_P(EngineOnNccl, AveragesByNcclUnlessConfiguredOtherwiseAndTrainsToTheSameWi
 TEST_P(EngineOnNccl, LeavesNoTraceOfAbandonedSteps) {
   const std::uint32_t last = GetParam() - 1;
   const RunResult expected = train(run_options(cpu));
-  for (std::uint64_t seed = 100; seed < 110; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(100, 110)) {
     RunOptions options = run_options(cpu);
     options.trainer_error = [seed, last](const Point& point) -> std::optional<ErrorCode> {
       const auto place = static_cast<Point::Place>(seed % 3);

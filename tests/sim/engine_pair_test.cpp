@@ -1,5 +1,6 @@
 // Two engines on one runtime: host memory, swap files and workers are shared; bits, collectives and failures are not.
 #include "kit/cluster.hpp"
+#include "kit/seeds.hpp"
 #include "kit/trainer.hpp"
 
 #include <gtest/gtest.h>
@@ -80,7 +81,7 @@ std::uint64_t parameters_of(const ModelLayout& model) {
 }
 
 TEST(EnginePair, TrainsToTheBitsOfARunAloneBesideAReferenceThatKeepsItsOwn) {
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 60)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const RunOptions options = actor_and_reference(seed);
     const RunResult expected = train(alone(options));
@@ -102,7 +103,7 @@ TEST(EnginePair, TrainsToTheBitsOfARunAloneBesideAReferenceThatKeepsItsOwn) {
 }
 
 TEST(EnginePair, TrainsAnActorAndACriticToTheBitsOfTheirRunsAlone) {
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 40)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     SeededRandom random(seed + 9000);
     RunOptions options = random_actor(random, seed);
@@ -155,7 +156,7 @@ RunOptions small_beside_large(std::uint64_t seed) {
 }
 
 TEST(EnginePair, NeverStarvesWithTheLeastMemory) {
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 60)) {
     const RunResult result = train(small_beside_large(seed));
 
     ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
@@ -165,7 +166,7 @@ TEST(EnginePair, NeverStarvesWithTheLeastMemory) {
 }
 
 TEST(EnginePair, AbandonsStepsOfOneEngineAlone) {
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 20)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RunOptions options = actor_and_reference(seed);
     const RunResult expected = train(alone(options));

@@ -3,6 +3,7 @@
 #include "kit/deferred_rank.hpp"
 #include "kit/failing_copies.hpp"
 #include "kit/scratch_directory.hpp"
+#include "kit/seeds.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>
@@ -130,11 +131,11 @@ void expect_same_bits(const RunOptions& options, std::uint64_t seed,
 }
 
 TEST(EnginePark, ComesBackWithTheSameBitsFromAnyPlaceOfAStep) {
-  for (std::uint64_t seed = 0; seed < 120; ++seed) expect_same_bits(random_run(seed), seed);
+  for (const std::uint64_t seed : penstock::test::seeds(0, 120)) expect_same_bits(random_run(seed), seed);
 }
 
 TEST(EnginePark, ComesBackWhereStepsAreAbandoned) {
-  for (std::uint64_t seed = 200; seed < 230; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(200, 230)) {
     RunOptions options = random_run(seed);
     options.config.penstock.update_in_backward = false;  // nor abandoned
     options.trainer_error = abandons_anywhere(seed);
@@ -143,7 +144,7 @@ TEST(EnginePark, ComesBackWhereStepsAreAbandoned) {
 }
 
 TEST(EnginePark, ComesBackOnThreadsWhoseStreamsTakeTime) {
-  for (std::uint64_t seed = 300; seed < 312; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(300, 312)) {
     RunOptions options = random_run(seed);
     options.seed.reset();
     options.streams.emplace();
@@ -153,7 +154,7 @@ TEST(EnginePark, ComesBackOnThreadsWhoseStreamsTakeTime) {
 }
 
 TEST(EnginePark, LetsTheOtherEngineTrain) {
-  for (std::uint64_t seed = 400; seed < 420; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(400, 420)) {
     RunOptions options = random_run(seed), critic = random_run(seed + 1000);
     options.gradient_scale = critic.gradient_scale = {};
     critic.ranks = options.ranks;

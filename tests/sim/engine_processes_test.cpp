@@ -2,6 +2,7 @@
 // process. One thread runs all of them, in an order chosen by a seed.
 #include "kit/cluster.hpp"
 #include "kit/process_ranks.hpp"
+#include "kit/seeds.hpp"
 
 #include <gtest/gtest.h>
 #include <memory>
@@ -28,7 +29,7 @@ RunResult train_as_processes(RunOptions options) {
 }
 
 TEST(EngineProcesses, GiveTheBitsOfRanksInOneProcess) {
-  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 24)) {
     const auto ranks = static_cast<std::uint32_t>(2 + seed / 2 % 3);
     const RunOptions options = on_disk(ranks, seed);
     const RunResult expected = train(options), result = train_as_processes(options);
@@ -41,7 +42,7 @@ TEST(EngineProcesses, GiveTheBitsOfRanksInOneProcess) {
 
 TEST(EngineProcesses, GoOnAfterAbandonedSteps) {
   std::size_t abandoned = 0;
-  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 12)) {
     RunOptions options = on_disk(2 + seed % 3, seed);
     const RunResult expected = train(options);
     options.trainer_error = abandons_anywhere(seed);
@@ -54,7 +55,7 @@ TEST(EngineProcesses, GoOnAfterAbandonedSteps) {
 }
 
 TEST(EngineProcesses, EndWithTheErrorOfTheRankThatLeaves) {
-  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 12)) {
     RunOptions options = on_disk(3, seed);
     const auto leaves = static_cast<std::uint32_t>(seed % 3);
     options.trainer_error = [seed, leaves](const Point& point) -> std::optional<ErrorCode> {

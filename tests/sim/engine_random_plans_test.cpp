@@ -1,5 +1,6 @@
 // Plans of random models, configurations and budgets: the engine does not exceed what they predict.
 #include "kit/cluster.hpp"
+#include "kit/seeds.hpp"
 
 #include <gtest/gtest.h>
 #include <array>
@@ -51,7 +52,7 @@ RunOptions random_run(std::uint64_t seed) {
 }
 
 TEST(RandomPlans, AreNotExceeded) {
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 60)) {
     const RunOptions options = random_run(seed);
     const test::RunResult result = train(options);
     const std::string what = "seed " + std::to_string(seed);
@@ -64,7 +65,7 @@ TEST(RandomPlans, AreNotExceeded) {
 /// The memory of a rank is limited, to the least of all and to anything more, before each step.
 TEST(RandomPlans, GiveTheSameResultWithMemoryThatIsLimitedMeanwhile) {
   std::uint32_t limited = 0;
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 60)) {
     RunOptions options = random_run(seed);
     options.faults = {};
     options.config.offload_param.pin_memory = options.config.offload_optimizer.pin_memory = false;
@@ -84,7 +85,7 @@ TEST(RandomPlans, GiveTheSameResultWithMemoryThatIsLimitedMeanwhile) {
         << seed << ": " << (result.error ? result.error->message() : expected.error->message());
     EXPECT_EQ(result.digest, expected.digest) << seed;
   }
-  EXPECT_GT(limited, 100u);
+  EXPECT_GT(limited, 60u);
 }
 
 /// With room on the device for orders that the plan has not rehearsed.
@@ -114,7 +115,7 @@ RunOptions random_run_in_any_order(std::uint64_t seed) {
 TEST(RandomPlans, AreNotExceededInAnyOrderOfUse) {
   std::vector<std::uint64_t> seeds = {1352,
                                       1605};  // where shards are read ahead for a step that does not come
-  for (std::uint64_t seed = 0; seed < 60; ++seed) seeds.push_back(seed);
+  for (const std::uint64_t seed : penstock::test::seeds(0, 60)) seeds.push_back(seed);
   for (const std::uint64_t seed : seeds) {
     const test::RunResult result = train(random_run_in_any_order(seed));
 
@@ -146,7 +147,7 @@ TEST(RandomPlans, AreNotExceededByEvaluations) {
 
 TEST(RandomPlans, TrainWithTheSmallestBudgetAndALittleMore) {
   std::vector<std::uint64_t> seeds = {160, 206, 221, 483, 645, 909};  // where tiles were once read twice
-  for (std::uint64_t seed = 0; seed < 60; ++seed) seeds.push_back(seed);
+  for (const std::uint64_t seed : penstock::test::seeds(0, 60)) seeds.push_back(seed);
   for (const std::uint64_t seed : seeds) {
     SeededRandom random(seed);
     RunOptions options{

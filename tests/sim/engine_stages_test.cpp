@@ -1,5 +1,6 @@
 // Stages 0 to 3 differ in where parameters are, and in no bit.
 #include "kit/cluster.hpp"
+#include "kit/seeds.hpp"
 
 #include <gtest/gtest.h>
 #include <array>
@@ -28,7 +29,7 @@ RunOptions random_run(std::uint64_t seed) {
 }
 
 TEST(EngineStages, GiveEqualBits) {
-  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 24)) {
     RunOptions options = random_run(seed);
     const RunResult expected = train(options);
     ASSERT_FALSE(expected.error) << "seed " << seed << ": " << expected.error->message();

@@ -1,5 +1,6 @@
 #include "kit/cluster.hpp"
 #include "kit/fault_runs.hpp"
+#include "kit/seeds.hpp"
 #include "kit/trainer.hpp"
 #include "swap/runtime_internals.hpp"
 #include "tiers/store/block_table.hpp"
@@ -68,7 +69,7 @@ TEST_P(EngineStateFormats, GiveTheSameBitsInEveryTierAndForEveryTileSize) {
 
 TEST_P(EngineStateFormats, GiveTheSameBitsInEverySimulatedOrder) {
   const std::string reference = train(with(GetParam())).digest;
-  for (std::uint64_t seed = 0; seed < 16; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 16)) {
     RunOptions options = on_disk(GetParam(), 16_KiB * seed, seed % 2 == 0);
     options.seed = seed;
     const RunResult result = train(options);

@@ -1,6 +1,7 @@
 // Eager, deferred and threaded streams, on a device with memory of its own: the same configurations give the same bits.
 #include "kit/cluster.hpp"
 #include "kit/seeded_random.hpp"
+#include "kit/seeds.hpp"
 
 #include <gtest/gtest.h>
 #include <array>
@@ -43,8 +44,8 @@ struct Streams : testing::TestWithParam<std::uint32_t> {};
 
 TEST_P(Streams, OfEveryKindGiveTheSameBits) {
   constexpr std::uint64_t configurations = 70;
-  for (std::uint64_t i = 0; i < configurations; ++i) {
-    const std::uint64_t seed = GetParam() * configurations + i;
+  const std::uint64_t first = GetParam() * configurations;
+  for (const std::uint64_t seed : penstock::test::seeds(first, first + configurations)) {
     SeededRandom random(seed);
     const RunOptions eager = random_run(GetParam(), random);
     RunOptions threaded = eager, deferred = eager;

@@ -1,4 +1,5 @@
 #include "kit/cluster.hpp"
+#include "kit/seeds.hpp"
 #include "kit/trainer.hpp"
 #include "swap/runtime_internals.hpp"
 #include "tiers/store/block_table.hpp"
@@ -138,7 +139,7 @@ TEST(Engine, ReadsAgainWhatTheReuseDistanceDoesNotKeep) {
 
 TEST(Engine, GivesTheSameBitsInEverySimulatedOrder) {
   const std::string reference = train({}).digest;
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 100)) {
     RunOptions options{.config = on_disk(), .seed = seed};
     options.config.penstock.host_budget = smallest_host_budget(options) + seed % 4 * 512_KiB;
     const RunResult result = train(options);
@@ -155,7 +156,7 @@ TEST(Engine, DropsAndGathersFlatsAgainToTheSameBits) {
   ASSERT_FALSE(reference.error) << reference.error->message();
   EXPECT_EQ(train(in_memory).digest, reference.digest);
 
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 40)) {
     RunOptions options{.config = on_disk(), .model = test::deep_model(), .seed = seed};
     options.config.penstock.host_budget = smallest_host_budget(options) + seed % 3 * 400_KiB;
     const RunResult result = train(options);
@@ -187,7 +188,7 @@ TEST(Engine, SkipsAStepWhileGradientsAreSpilled) {
   RunOptions options{.steps = 2, .config = on_disk(), .model = test::deep_model()};
   options.config.grad_accum_dtype = DType::fp32;
   options.config.penstock.host_budget = smallest_host_budget(options);
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 20)) {
     options.seed = seed;
     options.gradient_scale = [](std::uint32_t step, std::uint32_t rank) {
       return step == 0 && rank == 0 ? std::numeric_limits<float>::infinity() : 1.0f;

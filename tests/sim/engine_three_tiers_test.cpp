@@ -2,6 +2,7 @@
 #include "kit/cluster.hpp"
 #include "kit/fault_runs.hpp"
 #include "kit/same_runs.hpp"
+#include "kit/seeds.hpp"
 
 #include <gtest/gtest.h>
 #include <string>
@@ -47,7 +48,7 @@ TEST_P(ThreeTiers, GiveTheBitsOfTheCpu) {
 
 TEST_P(ThreeTiers, GiveTheBitsOfTheCpuInEverySimulatedOrder) {
   const RunResult expected = train(run(GetParam(), OffloadDevice::cpu, 0));
-  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 24)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RunOptions options = run(GetParam(), OffloadDevice::nvme, 1 + seed % 5, all_others[seed % 3]);
     if (seed % 2 == 0) options.config.offload_param.device = OffloadDevice::nvme;

@@ -1,5 +1,6 @@
 // A unit that is used on several streams.
 #include "kit/deferred_rank.hpp"
+#include "kit/seeds.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>
@@ -60,11 +61,13 @@ bool reads_on_two_streams(std::uint64_t seed, bool at_a_time) {
 }
 
 TEST(Units, AreNotOverwrittenBeforeEachOfTheStreamsThatUseThemInTurn) {
-  for (std::uint64_t seed = 0; seed < 50; ++seed) EXPECT_TRUE(reads_on_two_streams(seed, false)) << seed;
+  for (const std::uint64_t seed : penstock::test::seeds(0, 50))
+    EXPECT_TRUE(reads_on_two_streams(seed, false)) << seed;
 }
 
 TEST(Units, AreNotOverwrittenBeforeEachOfTheStreamsThatUseThemAtATime) {
-  for (std::uint64_t seed = 0; seed < 50; ++seed) EXPECT_TRUE(reads_on_two_streams(seed, true)) << seed;
+  for (const std::uint64_t seed : penstock::test::seeds(0, 50))
+    EXPECT_TRUE(reads_on_two_streams(seed, true)) << seed;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The update runs beside what the trainer does after step().
 #include "kit/cluster.hpp"
+#include "kit/seeds.hpp"
 
 #include <gtest/gtest.h>
 #include <cerrno>
@@ -26,7 +27,7 @@ std::vector<std::uint32_t> frozen(std::uint32_t step) {
 
 TEST(EngineUpdate, GivesTheBitsOfOneThatTheTrainerWaitsFor) {
   for (const std::uint32_t ranks : {1u, 2u}) {
-    for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    for (const std::uint64_t seed : penstock::test::seeds(0, 12)) {
       RunOptions options = on_disk(ranks, seed == 0 ? std::nullopt : std::optional(seed));
       options.threads = seed == 0 ? 2 : 1;
       if (seed % 2 == 1) options.config.penstock.host_budget = smallest_host_budget(options);
@@ -69,7 +70,7 @@ Result<void> train_without_gathers(Engine& engine, tiers::Device& device, std::u
 }
 
 TEST(EngineUpdate, KeepsTheGradientsThatItReads) {
-  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 12)) {
     RunOptions options = on_disk(1, seed == 0 ? std::nullopt : std::optional(seed));
     options.steps = 1;
     options.model.units.back().shared.clear();
@@ -89,7 +90,7 @@ TEST(EngineUpdate, KeepsTheGradientsThatItReads) {
 
 TEST(EngineUpdate, EndsWithTheEngine) {
   for (const std::uint32_t ranks : {1u, 2u}) {
-    for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    for (const std::uint64_t seed : penstock::test::seeds(0, 12)) {
       RunOptions options = on_disk(ranks, seed == 0 ? std::nullopt : std::optional(seed));
       options.steps = 1;
       options.after_steps = [](Engine&) -> Result<void> {

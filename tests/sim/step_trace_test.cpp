@@ -1,6 +1,7 @@
 // The trace that the layout gives is the one that a run records.
 #include "zero/layout/step_trace.hpp"
 #include "kit/cluster.hpp"
+#include "kit/seeds.hpp"
 #include "zero/layout/order_of_use.hpp"
 
 #include <gtest/gtest.h>
@@ -82,14 +83,14 @@ void expect_derived(RunOptions options, std::uint32_t from, const std::vector<st
 }
 
 TEST(StepTrace, IsTheOneThatARunRecords) {
-  for (std::uint64_t seed = 0; seed < 32; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 32)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     expect_derived(random_run(seed), 1, {});
   }
 }
 
 TEST(StepTrace, IsThatOfARunThatRecomputesSeveralUnitsAtATime) {
-  for (std::uint64_t seed = 0; seed < 32; ++seed) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 32)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RunOptions options = random_run(seed, /*may_share_memory=*/false);
     options.recomputed_together = 2 + static_cast<std::uint32_t>(seed % 3);
