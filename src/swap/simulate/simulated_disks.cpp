@@ -17,41 +17,46 @@ SimulatedDisks::SimulatedDisks(std::span<const DiskRates> rates) {
   if (disks_.empty()) disks_.emplace_back();
 }
 
-void SimulatedDisks::begin(const Transfer& transfer, ByteCount bytes) {
-  Disk& disk = disks_[transfer.disk];
-  insert(transfer.is_load ? disk.loads : disk.stores,
-         {transfer, bytes, static_cast<double>(bytes.value()), begun_++});
-}
-
-/// Behind the transfer that the disk is about, and an urgent one only behind others of these.
-void SimulatedDisks::insert(Queue& queue, const Queued& queued) {
-  if (!queued.transfer.urgent || queue.empty()) return queue.push_back(queued);
-  const auto place = std::find_if(queue.begin() + 1, queue.end(),
-                                  [](const Queued& other) { return !other.transfer.urgent; });
-  queue.insert(place, queued);
-}
-
-void SimulatedDisks::hasten(tiers::TensorId tensor) {
-  for (Disk& disk : disks_) {
-    for (Queue* const queue : {&disk.loads, &disk.stores}) {
-      const auto found = std::find_if(queue->begin(), queue->end(), [tensor](const Queued& queued) {
-        return queued.transfer.tensor == tensor;
-      });
-      if (found == queue->end() || std::exchange(found->transfer.urgent, true)) continue;
-      if (found == queue->begin()) continue;  // the disk is about it
-      const Queued queued = *found;
-      queue->erase(found);
-      insert(*queue, queued);
-    }
+void SimulatedDisks::Queue::push(const Queued& queued, std::uint64_t turn) {
+  if (!current) {
+    current = queued;
+  } else {
+    (queued.transfer.urgent ? urgent : rest).emplace(turn, queued);
   }
 }
 
+void SimulatedDisks::Queue::pop() {
+  auto& from = urgent.empty() ? rest : urgent;
+  current.reset();
+  if (from.empty()) return;
+  current = from.begin()->second;
+  from.erase(from.begin());
+}
+
+void SimulatedDisks::begin(const Transfer& transfer, ByteCount bytes) {
+  const Place place = {transfer.disk, transfer.is_load, turns_++};
+  places_[transfer.tensor] = place;
+  queue_of(place).push({transfer, bytes, static_cast<double>(bytes.value()), place.turn}, place.turn);
+}
+
+void SimulatedDisks::hasten(tiers::TensorId tensor) {
+  const auto found = places_.find(tensor);
+  if (found == places_.end()) return;
+  Place& place = found->second;
+  Queue& queue = queue_of(place);
+  auto waiting = queue.rest.extract(place.turn);
+  if (waiting.empty()) return;  // it is urgent already, or the disk is about it
+  waiting.mapped().transfer.urgent = true;
+  waiting.key() = place.turn = turns_++;
+  queue.urgent.insert(std::move(waiting));
+}
+
 double SimulatedDisks::Disk::load_rate() const {
-  return !rates ? never : stores.empty() ? rates->read : rates->mixed / 2;
+  return !rates ? never : !stores.current ? rates->read : rates->mixed / 2;
 }
 
 double SimulatedDisks::Disk::store_rate() const {
-  return !rates ? never : loads.empty() ? rates->write : rates->mixed / 2;
+  return !rates ? never : !loads.current ? rates->write : rates->mixed / 2;
 }
 
 void SimulatedDisks::Disk::pass(double seconds) {
@@ -59,15 +64,15 @@ void SimulatedDisks::Disk::pass(double seconds) {
   use.busy += seconds;
   if (!rates) return;
   const double read = load_rate() * seconds, written = store_rate() * seconds;
-  if (!loads.empty()) loads.front().left -= read;
-  if (!stores.empty()) stores.front().left -= written;
+  if (loads.current) loads.current->left -= read;
+  if (stores.current) stores.current->left -= written;
 }
 
 std::optional<SimulatedDisks::Next> SimulatedDisks::next() const {
   std::optional<Next> first;
   const auto consider = [&](const Queue& queue, double rate, std::uint32_t disk, bool is_load) {
-    if (queue.empty()) return;
-    const Next one{queue.front().left / rate, queue.front().number, disk, is_load};
+    if (!queue.current) return;
+    const Next one{queue.current->left / rate, queue.current->number, disk, is_load};
     if (!first || std::tie(one.seconds, one.number) < std::tie(first->seconds, first->number)) first = one;
   };
   for (std::uint32_t i = 0; i < disks_.size(); ++i) {
@@ -85,9 +90,10 @@ SimulatedDisks::Passed SimulatedDisks::run(double seconds) {
   if (!first || first->seconds > seconds) return {.seconds = passed, .ended = {}};
   Disk& disk = disks_[first->disk];
   Queue& queue = first->is_load ? disk.loads : disk.stores;
-  const Transfer ended = queue.front().transfer;
-  (first->is_load ? disk.use.read : disk.use.written) += queue.front().bytes;
-  queue.pop_front();
+  const Transfer ended = queue.current->transfer;
+  (first->is_load ? disk.use.read : disk.use.written) += queue.current->bytes;
+  places_.erase(ended.tensor);
+  queue.pop();
   return {.seconds = passed, .ended = ended};
 }
 
@@ -96,10 +102,8 @@ bool SimulatedDisks::is_idle() const {
 }
 
 bool SimulatedDisks::loads(tiers::TensorId tensor) const {
-  return std::any_of(disks_.begin(), disks_.end(), [&](const Disk& disk) {
-    return std::any_of(disk.loads.begin(), disk.loads.end(),
-                       [&](const Queued& queued) { return queued.transfer.tensor == tensor; });
-  });
+  const auto place = places_.find(tensor);
+  return place != places_.end() && place->second.is_load;
 }
 
 std::vector<SimulatedDisks::Use> SimulatedDisks::uses() const {

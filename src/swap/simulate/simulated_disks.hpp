@@ -4,9 +4,10 @@
 #include <penstock/tiers/store/tensor.hpp>
 
 #include <cstdint>
-#include <deque>
+#include <map>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 namespace penstock::swap {
@@ -41,6 +42,7 @@ class SimulatedDisks {
   /// A disk for each of `rates`.
   explicit SimulatedDisks(std::span<const DiskRates> rates);
 
+  /// Of a tensor that has none.
   void begin(const Transfer& transfer, ByteCount bytes);
   /// The tensor's transfer, if it has one, is urgent.
   void hasten(tiers::TensorId tensor);
@@ -63,13 +65,26 @@ class SimulatedDisks {
     double left = 0;           // of them
     std::uint64_t number = 0;  // in the order of begin()
   };
-  using Queue = std::deque<Queued>;
+  /// The loads or the stores of a disk.
+  struct Queue {
+    std::optional<Queued> current;                 // what the disk is about
+    std::map<std::uint64_t, Queued> urgent, rest;  // that follow, in the order of their coming here
+
+    void push(const Queued& queued, std::uint64_t turn);
+    void pop();
+  };
+  /// Where a tensor's transfer is.
+  struct Place {
+    std::uint32_t disk = 0;
+    bool is_load = false;
+    std::uint64_t turn = 0;  // in the maps of the queue
+  };
   struct Disk {
     std::optional<DiskRates> rates;
     Queue loads, stores;
     Use use;
 
-    [[nodiscard]] bool is_idle() const { return loads.empty() && stores.empty(); }
+    [[nodiscard]] bool is_idle() const { return !loads.current && !stores.current; }
     [[nodiscard]] double load_rate() const;
     [[nodiscard]] double store_rate() const;
     void pass(double seconds);
@@ -82,10 +97,13 @@ class SimulatedDisks {
     bool is_load = false;
   };
   [[nodiscard]] std::optional<Next> next() const;
-  static void insert(Queue& queue, const Queued& queued);
+  [[nodiscard]] Queue& queue_of(const Place& place) {
+    return place.is_load ? disks_[place.disk].loads : disks_[place.disk].stores;
+  }
 
   std::vector<Disk> disks_;
-  std::uint64_t begun_ = 0;
+  std::unordered_map<tiers::TensorId, Place> places_;
+  std::uint64_t turns_ = 0;
   double now_ = 0;
 };
 
