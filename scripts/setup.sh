@@ -62,6 +62,7 @@ build() {
   shift
   say "building preset $preset"
   export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1  # what one clone has compiled serves another
+  export CCACHE_SLOPPINESS=pch_defines,time_macros  # which ccache demands where headers are precompiled
   cmake --preset "$preset" -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache >&2
   cmake --build --preset "$preset" -j "$(nproc)" ${@:+--target "$@"} >&2
 }

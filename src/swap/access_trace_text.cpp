@@ -159,7 +159,8 @@ class Reader {
 }  // namespace
 
 std::string to_text(const AccessTrace& trace) {
-  std::string text = std::string(first_line) + "\n";
+  std::string text(first_line);
+  text += '\n';
   if (!trace.label.empty()) text += "label " + trace.label + "\n";
   for (const auto& tensor : trace.tensors) {
     text += "tensor " + std::to_string(tensor.size.value()) + " " + properties_of(tensor) + " " +

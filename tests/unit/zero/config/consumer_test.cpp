@@ -466,9 +466,9 @@ TEST(ConfigText, IsReadBackAsTheConfigurationThatItWasWrittenFrom) {
       const auto again = read(parse(one.after->to_json()));
       ASSERT_TRUE(again) << again.error().message();
       EXPECT_EQ(again->to_json(), one.after->to_json()) << key->path;
-      for (const Consumer consumer : {Consumer::plan, Consumer::runtime, Consumer::step}) {
-        EXPECT_EQ(observe(consumer, *again), observe(consumer, *one.after)) << key->path;
-      }
+      const bool is_cheap = key->read_by == Consumer::runtime || key->read_by == Consumer::step;
+      const Consumer consumer = is_cheap ? key->read_by : Consumer::plan;
+      EXPECT_EQ(observe(consumer, *again), observe(consumer, *one.after)) << key->path;
     }
   }
 }

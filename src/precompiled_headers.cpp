@@ -1,0 +1,2 @@
+// Compiled so that its precompiled headers are.
+int main() {}

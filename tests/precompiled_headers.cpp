@@ -1,1 +1,0 @@
-// Compiled so that its precompiled headers are, see CMakeLists.txt.
