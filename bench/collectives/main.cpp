@@ -133,7 +133,7 @@ int main_body(int argc, char** argv) {
   measure::add_rounds(app, arguments.rounds);
   app.add_option("--seconds", arguments.seconds, "of a turn, about")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 60.0));
+      ->check(measure::number_from(0, 60));
   if (const auto status = measure::parse(app, argc, argv)) return *status;
   return measure::exit_status(run(arguments));
 }

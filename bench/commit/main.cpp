@@ -174,7 +174,7 @@ int main_body(int argc, char** argv) {
   app.add_option("--device-seconds", arguments.device_seconds,
                  "of a device's arithmetic in a step that a commit is behind")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 3600.0));
+      ->check(measure::number_from(0, 3600));
   if (const auto status = measure::parse(app, argc, argv)) return *status;
   return measure::exit_status(run(arguments));
 }

@@ -130,7 +130,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   measure::add_rounds(app, options.rounds);
   app.add_option("--seconds", options.seconds, "length of each run of a round")
       ->capture_default_str()
-      ->check(CLI::Range(0.05, 3600.0));
+      ->check(measure::number_from(0.05, 3600));
   app.add_flag("--fio", options.fio, "measure fio too, on the same files, in the same rounds");
   app.add_flag("--allow-page-cache", options.allow_page_cache,
                "measure even where the page cache is not bypassed; the output says so");

@@ -224,8 +224,9 @@ class Store:
         self._check_open("Store.report_text")
         return self._runtime.report_text(format, elapsed=time.monotonic() - self._began, rank=rank)
 
-    def save_report(self, file: str | os.PathLike, format: str = "text", *, rank: int = 0) -> None:
-        """Replaces a file by such a report at once, so that another program reads a whole one."""
+    def save_report(self, file: str | os.PathLike, format: str | None = None, *, rank: int = 0) -> None:
+        """Replaces a file by such a report at once, so that another program reads a whole one. Without a format its
+        extension decides: ".json", ".prom" for Prometheus, or else text."""
         self._check_open("Store.save_report")
         self._runtime.save_report(file, format, elapsed=time.monotonic() - self._began, rank=rank)
 

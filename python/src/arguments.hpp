@@ -4,7 +4,9 @@
 
 #include <nanobind/stl/string.h>
 #include <cstdint>
+#include <filesystem>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -45,6 +47,14 @@ inline const Choices io_engines{{"automatic", PENSTOCK_IO_AUTOMATIC},
 inline const Choices report_formats{{"text", PENSTOCK_REPORT_TEXT},
                                     {"json", PENSTOCK_REPORT_JSON},
                                     {"prometheus", PENSTOCK_REPORT_PROMETHEUS}};
+
+/// The format of a file that is asked for, or else the one of its extension, as with penstock.report_file.
+inline std::string report_format(const std::optional<std::string>& asked, const std::string& file) {
+  if (asked) return *asked;
+  const std::filesystem::path extension = std::filesystem::path(file).extension();
+  if (extension == ".json") return "json";
+  return extension == ".prom" ? "prometheus" : "text";
+}
 
 inline const Choices pinnings{
     {"none", PENSTOCK_PIN_NONE}, {"preferred", PENSTOCK_PIN_PREFERRED}, {"required", PENSTOCK_PIN_REQUIRED}};

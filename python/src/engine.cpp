@@ -281,10 +281,11 @@ nb::str Engine::report_text(const std::string& format, bool with_changes) const 
   return to_text(texts);
 }
 
-void Engine::save_report(const FilePath& file, const std::string& format, bool with_changes) const {
+void Engine::save_report(const FilePath& file, const std::optional<std::string>& format,
+                         bool with_changes) const {
   constexpr const char* function = "Engine.save_report";
-  const auto options = report_options(function, format, with_changes);
   const std::string name = file.get(function, "file");
+  const auto options = report_options(function, report_format(format, name), with_changes);
   const auto engine = engine_.get(function);
   run([&] { return penstock_engine_save_report(engine.get(), &options, name.c_str()); });
 }
@@ -414,7 +415,8 @@ elements, dtype), with address 0 where there is none; memory is contiguous and t
       .def("abandon_step", &Engine::abandon_step, nb::arg("cause"))
       .def("report", &Engine::report, nb::sig("def report(self) -> dict[str, typing.Any]"))
       .def("report_text", &Engine::report_text, nb::arg("format"), nb::arg("with_changes"))
-      .def("save_report", &Engine::save_report, nb::arg("file"), nb::arg("format"), nb::arg("with_changes"))
+      .def("save_report", &Engine::save_report, nb::arg("file"), nb::arg("format").none(),
+           nb::arg("with_changes"))
       .def("write_events", &Engine::write_events, nb::arg("events"))
       .def_prop_ro("notes", &Engine::notes)
       .def("take_messages", &Engine::take_messages)

@@ -82,7 +82,7 @@ class Engine {
   void abandon_step(const std::string& cause);
   [[nodiscard]] nb::dict report() const;
   [[nodiscard]] nb::str report_text(const std::string& format, bool with_changes) const;
-  void save_report(const FilePath& file, const std::string& format, bool with_changes) const;
+  void save_report(const FilePath& file, const std::optional<std::string>& format, bool with_changes) const;
   void write_events(const std::vector<std::tuple<std::string, double, std::uint64_t>>& events);
   [[nodiscard]] nb::list take_messages();
   [[nodiscard]] nb::list notes() const;

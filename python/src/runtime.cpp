@@ -259,11 +259,11 @@ nb::str Runtime::report_text(const std::string& format, double elapsed, const Co
   return to_text(texts);
 }
 
-void Runtime::save_report(const FilePath& file, const std::string& format, double elapsed,
+void Runtime::save_report(const FilePath& file, const std::optional<std::string>& format, double elapsed,
                           const Count& rank) {
   constexpr const char* function = "Runtime.save_report";
-  const auto options = report_options(function, format, elapsed, rank);
   const std::string name = file.get(function, "file");
+  const auto options = report_options(function, report_format(format, name), elapsed, rank);
   const auto runtime = handle_->get(function);
   run([&] { return penstock_runtime_save_report(runtime.get(), &options, name.c_str()); });
 }
@@ -401,9 +401,10 @@ naming the tensors that are leased; errors of the disk.)")
            "What the tensors have taken and moved so far, by tier, purpose and drive. format: \"text\", "
            "\"json\", or \"prometheus\" for its text format. elapsed: seconds of the run, for rates. rank: "
            "of this process, which metrics have as a label.")
-      .def("save_report", &Runtime::save_report, nb::arg("file"), nb::arg("format") = "text", nb::kw_only(),
-           nb::arg("elapsed") = 0.0, nb::arg("rank") = 0,
-           "Replaces a file by such a report at once, so that another program reads a whole one.")
+      .def("save_report", &Runtime::save_report, nb::arg("file"), nb::arg("format") = nb::none(),
+           nb::kw_only(), nb::arg("elapsed") = 0.0, nb::arg("rank") = 0,
+           "Replaces a file by such a report at once, so that another program reads a whole one. Without a "
+           "format its extension decides: \".json\", \".prom\" for Prometheus, or else text.")
       .def_prop_ro("notes", &Runtime::notes, "Options that are not in effect, with reasons.")
       .def("take_messages", &Runtime::take_messages,
            "What has happened since the last call and was no error, such as stores that moved to another "

@@ -46,7 +46,8 @@ class Runtime {
   [[nodiscard]] std::pair<std::uintptr_t, std::uint64_t> host_memory();
   [[nodiscard]] nb::dict report();
   [[nodiscard]] nb::str report_text(const std::string& format, double elapsed, const Count& rank);
-  void save_report(const FilePath& file, const std::string& format, double elapsed, const Count& rank);
+  void save_report(const FilePath& file, const std::optional<std::string>& format, double elapsed,
+                   const Count& rank);
   [[nodiscard]] nb::list notes();
   [[nodiscard]] nb::list take_messages();
   void close() {

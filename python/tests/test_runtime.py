@@ -252,8 +252,11 @@ def test_a_report_replaces_a_file(runtime, tmp_path):
     file.write_text("before")
     runtime.save_report(file, "prometheus", rank=3)
     assert 'penstock_steps_total{rank="3"} 0\n' in file.read_text() and list(tmp_path.iterdir()) == [file]
-    runtime.save_report(os.fsencode(file), elapsed=2.0)
+    runtime.save_report(os.fsencode(file), "text", elapsed=2.0)
     assert file.read_text().startswith("rank 0, 2.00 s")
+    for name, begin in (("of.prom", "# HELP"), ("of.json", "{"), ("of.txt", "rank 0"), ("json", "rank 0")):
+        runtime.save_report(tmp_path / name, elapsed=2.0)
+        assert (tmp_path / name).read_text().startswith(begin)
     with pytest.raises(penstock.InvalidArgument):
         runtime.save_report(file, "xml")
     with pytest.raises(penstock.NotFound, match="none"):

@@ -308,7 +308,12 @@ TEST(ConfigCheck, NamesFilesThatARunCouldNotWriteOnlyOnTheMachineThatNeedsThem) 
   }
   const std::string same =
       R"("penstock": {"report_file": ")" + in + R"(/a", "timeline_file": ")" + in + R"(/./a"})";
-  EXPECT_NE(check(same, true).status, 0);
+  for (const bool here : {true, false}) {
+    const auto refused = check(same, here);
+    EXPECT_EQ(refused.status, 2) << refused.err;
+    EXPECT_NE(refused.err.find("penstock.timeline_file"), std::string::npos) << refused.err;
+  }
+  EXPECT_EQ(check(R"("csv_monitor": {"enabled": true, "job_name": ""})", true).status, 0);
   EXPECT_FALSE(std::filesystem::exists(scratch.path() / "report.json"));
   EXPECT_FALSE(std::filesystem::exists(scratch.path() / "made"));
 }

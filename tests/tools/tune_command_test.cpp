@@ -89,7 +89,12 @@ TEST(TuneCommandOnATmpfs, DoesNotTuneForThePageCache) {
 
 TEST(TuneCommandLine, RefusesBadArguments) {
   EXPECT_EQ(run_penstock({"tune"}).status, 2);
-  EXPECT_EQ(run_penstock({"tune", "--path", "/tmp", "--seconds", "0"}).status, 2);
+  for (const char* const seconds : {"0", "101", "nan", "soon"})
+    EXPECT_EQ(run_penstock({"tune", "--path", "/tmp", "--seconds", seconds}).status, 2) << seconds;
+  const auto twice = run_penstock({"tune", "--path", "/tmp", "--path", "/tmp/.", "--seconds", "1"});
+  EXPECT_EQ(twice.status, 2);
+  EXPECT_NE(twice.err.find("--path, wanted each directory once, got /tmp/. again"), std::string::npos)
+      << twice.err;
   EXPECT_EQ(run_penstock({"tune", "--path", "/tmp", "--io-deadline", "0"}).status, 2);
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <optional>
+#include <string>
 
 namespace penstock::measure {
 
@@ -18,6 +19,19 @@ namespace penstock::measure {
     return app.exit(error) == 0 ? 0 : 2;
   }
   return std::nullopt;
+}
+
+/// Like CLI::Range, which lets NaN pass.
+[[nodiscard]] inline CLI::Validator number_from(double least, double most) {
+  const std::string range =
+      "FLOAT in [" + CLI::detail::to_string(least) + " - " + CLI::detail::to_string(most) + "]";
+  return CLI::Validator(
+      [=](const std::string& text) {
+        double number = 0;
+        const bool is_within = CLI::detail::lexical_cast(text, number) && number >= least && number <= most;
+        return is_within ? std::string() : "Value " + text + " not in " + range;
+      },
+      range);
 }
 
 /// Adds --rounds. The value in `rounds` is the default.

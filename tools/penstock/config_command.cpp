@@ -72,7 +72,7 @@ Result<void> check_reports(const zero::Config& config, std::uint32_t ranks) {
                                      {&config.tensorboard, "tensorboard.output_path"}}) {
     if (!monitor->enabled) continue;
     const auto directory = std::filesystem::path(monitor->output_path) / monitor->job_name;
-    PENSTOCK_TRY(check_writable(directory, true, key));
+    PENSTOCK_TRY(check_writable(directory.empty() ? "." : directory, true, key));
   }
   return ok();
 }

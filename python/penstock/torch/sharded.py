@@ -264,9 +264,10 @@ class Sharded(torch.nn.Module):
         self._check_open("report_text()")
         return self._engine.report_text(format, with_changes)
 
-    def save_report(self, file: str | os.PathLike, format: str = "text", *, with_changes: bool = False) -> None:
-        """Replaces a file by such a report at once, so that another program reads a whole one. See also the
-        configuration's penstock.report_file."""
+    def save_report(self, file: str | os.PathLike, format: str | None = None, *, with_changes: bool = False) -> None:
+        """Replaces a file by such a report at once, so that another program reads a whole one. Without a format its
+        extension decides: ".json", ".prom" for Prometheus, or else text. See also the configuration's
+        penstock.report_file."""
         self._check_open("save_report()")
         self._engine.save_report(file, format, with_changes)
 

@@ -66,6 +66,31 @@ Result<void> check(const ReplayCosts& costs) {
   return ok();
 }
 
+/// Whether the tensors that stay in memory, and one of the others, have room at a time.
+Result<void> check_budget(const AccessTrace& trace, ByteCount budget) {
+  ByteCount staying, largest;
+  const AccessTrace::Tensor* largest_tensor = nullptr;
+  for (const auto& tensor : trace.tensors) {
+    const ByteCount size = round_up(tensor.size, alignment);
+    if (!tensor.on_disk && !tensor.transient) {
+      staying += size;
+    } else if (size > largest) {
+      largest = size;
+      largest_tensor = &tensor;
+    }
+  }
+  if (staying + largest <= budget) return ok();
+  std::string reason = "of the trace's tensors " + to_string(staying) + " stay in memory";
+  if (largest_tensor != nullptr)
+    reason += ", and the largest other one, " + largest_tensor->name + ", has " + to_string(largest);
+  return Error(ErrorCode::budget_too_small, "Replay::create")
+      .object("the host budget")
+      .reason(reason)
+      .wanted("at least " + to_exact_string(staying + largest))
+      .got(to_exact_string(budget))
+      .advice("raise the budget, or use smaller units or tiles");
+}
+
 }  // namespace
 
 bool is_update(const AccessTrace& trace, const AccessTrace::Use& use) {
@@ -80,6 +105,7 @@ bool is_update(const AccessTrace& trace, const AccessTrace::Use& use) {
 Result<std::unique_ptr<Replay>> Replay::create(const AccessTrace& trace, const ReplayOptions& options) {
   PENSTOCK_TRY(check_trace(trace));
   if (options.costs) PENSTOCK_TRY(check(*options.costs));
+  PENSTOCK_TRY(check_budget(trace, options.host_budget));
   std::unique_ptr<Replay> replay(new Replay(trace, options));
   PENSTOCK_TRY(replay->add_tensors());
   PENSTOCK_TRY(replay->fill_memory());

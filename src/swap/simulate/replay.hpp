@@ -83,8 +83,7 @@ class Replay : private HostResidency::Effects {
   /// At first all tensors have contents, those on disk there. The trace outlives it.
   ///
   /// Errors: those of check_trace(); invalid_argument, for costs without a disk, and for a rate or weight that is not
-  /// above 0; budget_too_small, for a tensor
-  /// for which the budget has no room beside those that stay in memory.
+  /// above 0; budget_too_small, where there is no room for a tensor beside those that stay in memory.
   [[nodiscard]] static Result<std::unique_ptr<Replay>> create(const AccessTrace& trace,
                                                               const ReplayOptions& options);
 

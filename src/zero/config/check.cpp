@@ -277,6 +277,11 @@ void check_names(const Config& config, Violations& violations) {
   check("csv_monitor.job_name", config.csv_monitor.job_name);
   check("tensorboard.output_path", config.tensorboard.output_path);
   check("tensorboard.job_name", config.tensorboard.job_name);
+
+  const auto &report = config.penstock.report_file, &timeline = config.penstock.timeline_file;
+  if (report.empty() || report.lexically_normal() != timeline.lexically_normal()) return;
+  violations.push_back({{"penstock.timeline_file", "penstock.report_file"},
+                        "wanted another file than that of penstock.report_file"});
 }
 
 void check_update(const Config& config, Violations& violations) {

@@ -1,10 +1,19 @@
 #include "zero/config/strict_reader.hpp"
 
 #include "zero/config/nearest.hpp"
+#include "zero/config/value.hpp"
 
 #include <algorithm>
 
 namespace penstock::zero::config {
+
+namespace {
+std::string list_of(std::span<const std::string_view> names) {
+  std::string list;
+  for (const std::string_view name : names) list.append(list.empty() ? "" : ", ").append(name);
+  return list;
+}
+}  // namespace
 
 void StrictReader::report(const Json::Value& json, const std::string& path, std::string text) {
   if (is_full()) return;
@@ -13,13 +22,17 @@ void StrictReader::report(const Json::Value& json, const std::string& path, std:
 
 bool StrictReader::is_object(const Json::Value& json, const std::string& path,
                              std::span<const std::string_view> known) {
-  if (!json.isObject()) return report(json, path, "wanted an object"), false;
+  if (!json.isObject()) {
+    report(json, path, "wanted an object, got " + (json.isNull() ? "nothing" : shown(json)));
+    return false;
+  }
   for (const std::string& name : json.getMemberNames()) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const std::vector<std::string_view> names(known.begin(), known.end());
     const std::string_view nearest = nearest_spelling(name, names);
     report(json[name], printable(path.empty() ? name : path + "." + name),
-           nearest.empty() ? "unknown key" : "unknown key; did you mean \"" + std::string(nearest) + "\"?");
+           nearest.empty() ? "unknown key; wanted one of " + list_of(known)
+                           : "unknown key; did you mean \"" + std::string(nearest) + "\"?");
   }
   return true;
 }

@@ -32,7 +32,7 @@ constexpr std::array<Setting, StepSettings::count> settings = {{
     {"optimizer.params.bias_correction"},
     {"gradient_clipping"},
     {"penstock.non_finite_gradients, bf16.check_grad_overflow or zero_optimization.stage", true},
-    {"penstock.update_in_backward", true},
+    {"penstock.update_in_backward"},
     {"gradient_allreduce_op", true},
     {"the loss scale, of fp16.loss_scale and the steps that overflowed"},
     {"penstock.state_format, *_master_weights_and_grads or bf16_optimizer_states", true},

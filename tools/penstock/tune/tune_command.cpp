@@ -1,4 +1,5 @@
 #include "command.hpp"
+#include "measure/command_line.hpp"
 #include "measure/io_deadline.hpp"
 #include "measure/statistics.hpp"
 #include "search.hpp"
@@ -6,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <system_error>
 
 namespace penstock::tool {
 
@@ -194,7 +196,27 @@ Json::Value to_json(const Report& report) {
   return json;
 }
 
+/// A directory that is named twice would be measured as two drives.
+Result<void> check_different(const std::vector<std::filesystem::path>& directories) {
+  std::error_code unknown;
+  for (auto one = directories.begin(); one != directories.end(); ++one) {
+    const auto same = std::find_if(directories.begin(), one, [&](const std::filesystem::path& other) {
+      return std::filesystem::equivalent(*one, other, unknown);
+    });
+    if (same == one) continue;
+    return Error::invalid_argument("tune")
+        .object("--path")
+        .wanted("each directory once")
+        .got(one->string() + " again");
+  }
+  return ok();
+}
+
 ExitStatus run(const TuneOptions& options) {
+  if (const auto different = check_different(options.directories); !different) {
+    fail(different.error());
+    return bad_usage;
+  }
   auto tuned = tune(options.directories, options.seconds, options.io_deadline);
   if (!tuned) {
     fail(tuned.error());
@@ -225,7 +247,7 @@ void add_tune_command(CLI::App& app, ExitStatus& status) {
       ->required();
   measure::add_io_deadline(*command, options->io_deadline);
   command->add_option("--seconds", options->seconds, "About how long it takes")
-      ->check(CLI::Range(1.0, 100.0))
+      ->check(measure::number_from(1, 100))
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print JSON");
   command->callback([options, &status] { status = run(*options); });

@@ -89,6 +89,23 @@ TEST(Replay, DropsAfterTheUseWhatIsUsedTooLate) {
   EXPECT_EQ(read(page * 2 + 1_B), page * 3);
 }
 
+TEST(Replay, NamesTheUseForWhichThereIsNoRoom) {
+  const auto of = [](const char* name, tiers::Purpose purpose, ByteCount size) {
+    return AccessTrace::Tensor{.name = name, .size = size, .purpose = purpose};
+  };
+  // The update holds the gradient and the shard while it uses the tile.
+  const AccessTrace trace{.tensors = {of("gradient", tiers::Purpose::gradient_shard, page),
+                                      of("shard", tiers::Purpose::parameter_shard, page),
+                                      of("tile", tiers::Purpose::optimizer_tile, page * 4)},
+                          .uses = {{0, Access::read}, {1, Access::overwrite}, {2, Access::modify}}};
+  const auto replay = replay_of(trace, {.host_budget = page * 5, .update_beside = true});
+  (void)replay->round();  // whose update runs beside the next
+  const auto round = replay->round();
+  ASSERT_FALSE(round);
+  EXPECT_NE(round.error().message().find("use  2 of the trace"), std::string::npos)
+      << round.error().message();
+}
+
 TEST(Replay, RefusesWhatDoesNotFit) {
   const AccessTrace trace{.tensors = {tensor("small"), tensor("large", page * 4)},
                           .uses = {{0, Access::read}, {1, Access::read}}};
@@ -99,11 +116,11 @@ TEST(Replay, RefusesWhatDoesNotFit) {
 
   AccessTrace held = trace;
   held.tensors.push_back({.name = "kept", .size = page, .on_disk = false});
-  const auto replay = replay_of(held, {.host_budget = page * 4});
-  const auto round = replay->round();
-  ASSERT_FALSE(round);
-  EXPECT_NE(round.error().message().find("use  1 of the trace"), std::string::npos)
-      << round.error().message();
+  const auto beside = Replay::create(held, {.host_budget = page * 4});
+  ASSERT_FALSE(beside);
+  EXPECT_NE(beside.error().message().find("at least 20.0 KiB"), std::string::npos)
+      << beside.error().message();
+  EXPECT_TRUE(Replay::create(held, {.host_budget = page * 5}));
 
   held.uses.push_back({9, Access::read});
   EXPECT_EQ(Replay::create(held, {.host_budget = 1_MiB}).error().code(), ErrorCode::invalid_argument);

@@ -268,7 +268,7 @@ TEST(RanksDisagree, OnTheConfigurationAndOnTheGroups) {
                      options.config.gradient_clipping = 0;
                      options.config.penstock.update_in_backward = rank == 1;
                    }),
-               {"penstock.update_in_backward"});
+               {"penstock.update_in_backward", "wanted 0, as rank 0", "got 1 on rank 1"});
 }
 
 TEST(RanksDisagree, OnTheDataTypeOfAccumulatedGradients) {

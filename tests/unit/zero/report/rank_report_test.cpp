@@ -192,6 +192,20 @@ TEST(RankReport, AndTimelineHaveFilesOfTheirOwn) {
   EXPECT_FALSE(std::filesystem::exists(scratch.path() / "file.json"));
 }
 
+TEST(RankReport, AndTimelineHaveFilesOfTheirOwnByAnyName) {
+  const ScratchDirectory scratch;
+  std::filesystem::create_directory_symlink(scratch.path(), scratch.path() / "link");
+  Rank::Options same = options(scratch);
+  same.config.penstock.report_file = scratch.path() / "file.json";
+  same.config.penstock.timeline_file = scratch.path() / "link" / "file.json";
+
+  const auto rank = Rank::create(std::move(same));
+
+  ASSERT_FALSE(rank);
+  EXPECT_EQ(rank.error().code(), ErrorCode::invalid_config);
+  EXPECT_NE(rank.error().message().find("link/file.json"), std::string::npos) << rank.error().message();
+}
+
 TEST(RankReport, IsWrittenByItsExtension) {
   EXPECT_EQ(report_format_of("a/run.json"), ReportFormat::json);
   EXPECT_EQ(report_format_of("run.prom"), ReportFormat::prometheus);

@@ -104,8 +104,14 @@ TEST(MachineFile, NamesEveryProblemWithItsLine) {
        {"machine.json", "5 errors", "disk.reed, line 2: unknown key; did you mean \"read\"?",
         "disk.read, line 2: wanted bytes, such as \"3.4 GB\", from 64.0 KiB to 931.3 GiB, got -1",
         "disk.write, line 3: wanted bytes, such as \"3.4 GB\", from 64.0 KiB to 931.3 GiB, got \"fast\"",
-        "disk.mixed, line 3: wanted bytes", "use, line 4: wanted an object"})
+        "disk.mixed, line 3: wanted bytes", "use, line 4: wanted an object, got []"})
     EXPECT_NE(message.find(said), std::string::npos) << said << " in\n" << message;
+}
+
+TEST(MachineFile, ListsTheKeysThatItKnows) {
+  const std::string message = refusal_of(std::string("{") + disk + ", \"use\": {\"bananas\": 1}}");
+  EXPECT_NE(message.find("use.bananas, line 1: unknown key; wanted one of "), std::string::npos) << message;
+  EXPECT_NE(message.find("optimizer_tiles"), std::string::npos) << message;
 }
 
 TEST(MachineFile, RefusesWhatIsNoMachine) {
