@@ -2,6 +2,8 @@
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1     # what one clone or build folder has compiled serves another
+export CCACHE_SLOPPINESS=pch_defines,time_macros  # which ccache demands where headers are precompiled
 
 say() { printf '== %s\n' "$*" >&2; }
 
@@ -61,8 +63,6 @@ build() {
   local preset=$1
   shift
   say "building preset $preset"
-  export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1  # what one clone has compiled serves another
-  export CCACHE_SLOPPINESS=pch_defines,time_macros  # which ccache demands where headers are precompiled
   cmake --preset "$preset" -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache >&2
   cmake --build --preset "$preset" -j "$(nproc)" ${@:+--target "$@"} >&2
 }
