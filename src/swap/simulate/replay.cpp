@@ -80,11 +80,11 @@ Result<void> check_budget(const AccessTrace& trace, ByteCount budget) {
     }
   }
   if (staying + largest <= budget) return ok();
-  std::string reason = "of the trace's tensors " + to_string(staying) + " stay in memory";
+  std::string reason =
+      "the host budget is too small for the trace: " + to_string(staying) + " stay in memory";
   if (largest_tensor != nullptr)
-    reason += ", and the largest other one, " + largest_tensor->name + ", has " + to_string(largest);
+    reason += ", and the largest other tensor, " + largest_tensor->name + ", has " + to_string(largest);
   return Error(ErrorCode::budget_too_small, "Replay::create")
-      .object("the host budget")
       .reason(reason)
       .wanted("at least " + to_exact_string(staying + largest))
       .got(to_exact_string(budget))
