@@ -1,5 +1,7 @@
 #pragma once
 
+#include <penstock/base/result.hpp>
+
 #include <cstdint>
 
 namespace gpt::host {
@@ -22,7 +24,8 @@ struct ProductSize {
 void product(ProductSize size, Matrix<const float> a, Matrix<const float> b, Matrix<float> c,
              bool add = false, float scale = 1) noexcept;
 
-/// Must be called once per process, before the first product.
-void limit_products_to_one_thread();
+/// Must have succeeded in this process before its first product. Limits products to one thread for the whole process.
+/// Safe from any thread. Errors: unsupported, where the library that multiplies cannot be loaded.
+[[nodiscard]] penstock::Result<void> prepare_products();
 
 }  // namespace gpt::host

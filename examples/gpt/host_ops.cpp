@@ -68,9 +68,7 @@ void store(const float* values, const Gradient& gradient) {
 
 class HostOps final : public Ops {
  public:
-  explicit HostOps(DeviceBuffer scratch) : scratch_(std::make_shared<const Scratch>(std::move(scratch))) {
-    host::limit_products_to_one_thread();
-  }
+  explicit HostOps(DeviceBuffer scratch) : scratch_(std::make_shared<const Scratch>(std::move(scratch))) {}
 
   DType operand_dtype() const override { return DType::fp32; }
   bool supports(DType) const override { return true; }
@@ -266,7 +264,8 @@ class HostOps final : public Ops {
 
 }  // namespace
 
-std::unique_ptr<Ops> make_host_ops(DeviceBuffer scratch) {
+penstock::Result<std::unique_ptr<Ops>> make_host_ops(DeviceBuffer scratch) {
+  PENSTOCK_TRY(host::prepare_products());
   return std::make_unique<HostOps>(std::move(scratch));
 }
 

@@ -12,10 +12,7 @@ namespace gpt {
 ///
 /// `scratch` holds the fp32 copy of one parameter: ModelDescription::scratch_count() elements. Its owner is shared
 /// with the closures. Limits OpenBLAS to one thread for the whole process: the ranks run in parallel, and the result
-/// must not depend on the number of free cores.
-[[nodiscard]] std::unique_ptr<Ops> make_host_ops(DeviceBuffer scratch);
-
-/// The implementation of the matrix product: "OpenBLAS SkylakeX", or "naive".
-[[nodiscard]] const char* host_matmul_name();
+/// must not depend on the number of free cores. Errors: unsupported, where OpenBLAS cannot be loaded.
+[[nodiscard]] penstock::Result<std::unique_ptr<Ops>> make_host_ops(DeviceBuffer scratch);
 
 }  // namespace gpt

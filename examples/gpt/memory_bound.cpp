@@ -8,6 +8,7 @@
 
 #include <sys/resource.h>
 #include <algorithm>
+#include <optional>
 #include <thread>
 
 namespace gpt {
@@ -48,18 +49,18 @@ MemoryBound plain_memory_bound(ByteCount buffers, const ModelConfig& model, cons
 
 namespace {
 
-ByteCount address_space_limit() {
+std::optional<ByteCount> address_space_limit() {
   rlimit limit{};
-  return ByteCount(::getrlimit(RLIMIT_AS, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY);
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  return ByteCount(limit.rlim_cur);
 }
 
 /// An upper bound of the address space that `ranks` need beside `resident`: OpenBLAS reserves 128 MiB for each thread
 /// that multiplies, its own included, and the C library 64 MiB and a stack of 8 MiB for each thread.
-Result<void> check_address_space(ByteCount resident, std::uint32_t ranks) {
+Result<void> check_address_space(ByteCount limit, ByteCount resident, std::uint32_t ranks) {
   const std::uint64_t cores = std::max(1u, std::thread::hardware_concurrency());
   const ByteCount needed = resident + ByteCount(128 << 20) * (ranks + cores) +
                            ByteCount(72 << 20) * (4 * std::uint64_t{ranks} + cores);
-  const ByteCount limit = address_space_limit();
   const ByteCount left = limit - std::min(limit, virtual_memory());
   if (needed <= left) return penstock::ok();
   return Error(ErrorCode::no_space, "check_memory")
@@ -71,12 +72,9 @@ Result<void> check_address_space(ByteCount resident, std::uint32_t ranks) {
 
 }  // namespace
 
-bool address_space_is_limited() {
-  return address_space_limit().value() != RLIM_INFINITY;
-}
-
 Result<void> check_memory(const MemoryBound& bound, std::uint32_t ranks) {
-  if (address_space_is_limited()) PENSTOCK_TRY(check_address_space(bound.total(), ranks));
+  if (const auto limit = address_space_limit())
+    PENSTOCK_TRY(check_address_space(*limit, bound.total(), ranks));
   const ByteCount total = bound.total();
   const ByteCount further = total - std::min(total, resident_memory());
   auto enough = penstock::tiers::check_memory("check_memory", further, penstock::tiers::memory_limit());

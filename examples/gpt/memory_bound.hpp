@@ -28,12 +28,9 @@ struct MemoryBound {
                                              const TrainingConfig& training);
 
 /// Call before the ranks are created: a process that uses more memory than its control group may use is killed, and
-/// OpenBLAS waits forever for address space that it does not get.
+/// OpenBLAS, which the first rank loads, waits forever for address space that it does not get.
 ///
 /// Errors: no_space, with what is missing and the file or limit.
 [[nodiscard]] penstock::Result<void> check_memory(const MemoryBound& bound, std::uint32_t ranks);
-
-/// Whether RLIMIT_AS limits this process. Threads of OpenBLAS may then never end, and exit() waits for them.
-[[nodiscard]] bool address_space_is_limited();
 
 }  // namespace gpt

@@ -12,7 +12,6 @@
 
 #include <penstock/base/time.hpp>
 
-#include <unistd.h>
 #include <chrono>
 #include <cstdio>
 
@@ -155,7 +154,5 @@ int main_body(int argc, char** argv) {
 }  // namespace gpt
 
 int main(int argc, char** argv) {
-  const int status = penstock::measure::run_main([&] { return gpt::main_body(argc, argv); });
-  if (gpt::address_space_is_limited()) ::_exit(status);
-  return status;
+  return penstock::measure::run_main([&] { return gpt::main_body(argc, argv); });
 }

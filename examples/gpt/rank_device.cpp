@@ -28,7 +28,7 @@ MakeDevice on_host(const ModelConfig& model) {
     PENSTOCK_TRY_ASSIGN(const ByteCount size, scratch_size(model));
     RankDevice made{.accelerator = penstock::zero::make_host_accelerator(budget + size)};
     PENSTOCK_TRY_ASSIGN(const auto scratch, made.accelerator.device->allocate(size));
-    made.ops = make_host_ops({scratch, nullptr});  // the device keeps it alive
+    PENSTOCK_TRY_ASSIGN(made.ops, make_host_ops({scratch, nullptr}));  // the device keeps it alive
     made.make_clock = [] { return Result<std::unique_ptr<StreamClock>>(make_host_stream_clock()); };
     return made;
   };

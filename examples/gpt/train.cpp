@@ -14,7 +14,6 @@
 
 #include <penstock/zero/launch/launch.hpp>
 
-#include <unistd.h>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -338,7 +337,5 @@ int main_body(int argc, char** argv) {
 }  // namespace gpt
 
 int main(int argc, char** argv) {
-  const int status = penstock::measure::run_main([&] { return gpt::main_body(argc, argv); });
-  if (gpt::address_space_is_limited()) ::_exit(status);
-  return status;
+  return penstock::measure::run_main([&] { return gpt::main_body(argc, argv); });
 }

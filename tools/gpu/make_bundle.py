@@ -14,6 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SIZE_MAX = 52 << 20  # 64 MiB can be carried, the working tree of 11 included
 PACKED_FROM = 1 << 20
 XXHASH = pathlib.Path("/usr/include/xxhash.h")  # with which the Python module is compiled; GPU machines may lack it
+LOADED = "libopenblas.so.0"  # by programs when they need it, so that ldd does not list it
 TOOLS = ["tools/penstock", "examples/gpt/gpt_train", "examples/gpt/gpt_plain", "bench/nvme_swap",
          "bench/cuda_bandwidth"]
 
@@ -49,6 +50,12 @@ def libraries_of(program):
             yield name, path
 
 
+def path_of_loaded():
+    if path := re.search(rf"^\s*{re.escape(LOADED)} \(.*x86-64.*\) => (.+)$", run("ldconfig", "-p"), re.M):
+        return path[1]
+    sys.exit(f"error: {LOADED}, which the example's programs load, is not found\n  try     apt install libopenblas0")
+
+
 def empty_folder(folder):
     if folder.exists() and any(folder.iterdir()) and not (folder / "manifest.json").exists():
         sys.exit(f"error: {folder} holds something that is no bundle\n  try     remove it, or name another folder")
@@ -64,6 +71,8 @@ def make(build, folder):
     for program in [*tests, *tools]:
         run("strip", "-o", folder / "bin" / program.name, program)
         found.update(libraries_of(program))
+    loaded = path_of_loaded()
+    found |= {LOADED: loaded, **dict(libraries_of(loaded))}
     libraries = {name: path for name, path in sorted(found.items()) if path}
     for name, path in libraries.items():
         contents = pathlib.Path(path).read_bytes()

@@ -53,7 +53,7 @@ class HostBackend final : public Backend {
   HostAllocator allocator_;
   Queue queue_;
   std::unique_ptr<Ops> ops_ =
-      make_host_ops(allocator_.allocate(penstock::ByteCount(scratch_elements * 4)).value());
+      make_host_ops(allocator_.allocate(penstock::ByteCount(scratch_elements * 4)).value()).value();
 };
 
 }  // namespace gpt::test

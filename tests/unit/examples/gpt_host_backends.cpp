@@ -15,7 +15,7 @@ const BackendKind kinds[] = {
 TEST(HostOps, TouchNothingUntilTheirStreamRuns) {
   HostAllocator allocator;
   DeferredQueue queue;
-  const auto ops = make_host_ops(allocator.allocate(penstock::ByteCount(64)).value());
+  const auto ops = make_host_ops(allocator.allocate(penstock::ByteCount(64)).value()).value();
   float x = 1, y = 2;
   const auto tensor_of = [](float& value) {
     const auto address = penstock::DeviceAddress(reinterpret_cast<std::uintptr_t>(&value));

@@ -30,7 +30,7 @@ std::vector<std::byte> run_rank() {
   const auto pointer = [](DeviceSpan span) {
     return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(span.address()));
   };
-  const auto ops = make_host_ops(allocate(description.scratch_count(), DType::fp32));
+  const auto ops = make_host_ops(allocate(description.scratch_count(), DType::fp32)).value();
   Model model = Model::create(config, *ops).value();
   Activations activations = Activations::allocate(config, {.sequences = 2}, allocator).value().front();
   std::memset(pointer(activations.tokens), 'a', 64);
