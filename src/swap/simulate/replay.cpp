@@ -1,9 +1,10 @@
 #include "swap/simulate/replay.hpp"
 
+#include "swap/simulate/replay_checks.hpp"
+
 #include <penstock/base/check.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
@@ -41,56 +42,6 @@ std::vector<std::string> names_of(std::size_t disks) {
   return names;
 }
 
-Result<void> check(const ReplayCosts& costs) {
-  const auto refused = [](const std::string& rate, const char* wanted, double got) {
-    return Error::invalid_argument("Replay::create").object(rate).wanted(wanted).got(std::to_string(got));
-  };
-  if (costs.disks.empty())
-    return Error::invalid_argument("Replay::create").object("disks").wanted("1 or more").got(0u);
-  for (std::size_t i = 0; i < costs.disks.size(); ++i) {
-    const auto& [rates, weight, endurance] = costs.disks[i];
-    const std::string disk = "disks[" + std::to_string(i) + "].";
-    for (const auto& [name, rate] :
-         {std::pair("read", rates.read), {"write", rates.write}, {"mixed", rates.mixed}})
-      if (!(rate > 0) || !std::isfinite(rate))
-        return refused(disk + name, "bytes a second, more than 0", rate);
-    if (!(weight > 0) || !std::isfinite(weight)) return refused(disk + "weight", "more than 0", weight);
-  }
-  for (std::size_t i = 0; i < costs.use.size(); ++i) {
-    const double rate = costs.use[i];
-    if (!(rate >= 0) || !std::isfinite(rate)) {
-      return refused("use of " + std::string(to_string(static_cast<tiers::Purpose>(i))),
-                     "bytes a second, 0 or more", rate);
-    }
-  }
-  return ok();
-}
-
-/// Whether the tensors that stay in memory, and one of the others, have room at a time.
-Result<void> check_budget(const AccessTrace& trace, ByteCount budget) {
-  ByteCount staying, largest;
-  const AccessTrace::Tensor* largest_tensor = nullptr;
-  for (const auto& tensor : trace.tensors) {
-    const ByteCount size = round_up(tensor.size, alignment);
-    if (!tensor.on_disk && !tensor.transient) {
-      staying += size;
-    } else if (size > largest) {
-      largest = size;
-      largest_tensor = &tensor;
-    }
-  }
-  if (staying + largest <= budget) return ok();
-  std::string reason =
-      "the host budget is too small for the trace: " + to_string(staying) + " stay in memory";
-  if (largest_tensor != nullptr)
-    reason += ", and the largest other tensor, " + largest_tensor->name + ", has " + to_string(largest);
-  return Error(ErrorCode::budget_too_small, "Replay::create")
-      .reason(reason)
-      .wanted("at least " + to_exact_string(staying + largest))
-      .got(to_exact_string(budget))
-      .advice("raise the budget, or use smaller units or tiles");
-}
-
 }  // namespace
 
 bool is_update(const AccessTrace& trace, const AccessTrace::Use& use) {
@@ -104,8 +55,8 @@ bool is_update(const AccessTrace& trace, const AccessTrace::Use& use) {
 
 Result<std::unique_ptr<Replay>> Replay::create(const AccessTrace& trace, const ReplayOptions& options) {
   PENSTOCK_TRY(check_trace(trace));
-  if (options.costs) PENSTOCK_TRY(check(*options.costs));
-  PENSTOCK_TRY(check_budget(trace, options.host_budget));
+  if (options.costs) PENSTOCK_TRY(check_costs(*options.costs));
+  PENSTOCK_TRY(check_budget(trace, options.host_budget, alignment));
   std::unique_ptr<Replay> replay(new Replay(trace, options));
   PENSTOCK_TRY(replay->add_tensors());
   PENSTOCK_TRY(replay->fill_memory());

@@ -1,0 +1,58 @@
+#include "swap/simulate/replay_checks.hpp"
+
+#include <cmath>
+#include <string>
+#include <utility>
+
+namespace penstock::swap {
+
+Result<void> check_costs(const ReplayCosts& costs) {
+  const auto refused = [](const std::string& rate, const char* wanted, double got) {
+    return Error::invalid_argument("Replay::create").object(rate).wanted(wanted).got(std::to_string(got));
+  };
+  if (costs.disks.empty())
+    return Error::invalid_argument("Replay::create").object("disks").wanted("1 or more").got(0u);
+  for (std::size_t i = 0; i < costs.disks.size(); ++i) {
+    const auto& [rates, weight, endurance] = costs.disks[i];
+    const std::string disk = "disks[" + std::to_string(i) + "].";
+    for (const auto& [name, rate] :
+         {std::pair("read", rates.read), {"write", rates.write}, {"mixed", rates.mixed}})
+      if (!(rate > 0) || !std::isfinite(rate))
+        return refused(disk + name, "bytes a second, more than 0", rate);
+    if (!(weight > 0) || !std::isfinite(weight)) return refused(disk + "weight", "more than 0", weight);
+  }
+  for (std::size_t i = 0; i < costs.use.size(); ++i) {
+    const double rate = costs.use[i];
+    if (!(rate >= 0) || !std::isfinite(rate)) {
+      return refused("use of " + std::string(to_string(static_cast<tiers::Purpose>(i))),
+                     "bytes a second, 0 or more", rate);
+    }
+  }
+  return ok();
+}
+
+Result<void> check_budget(const AccessTrace& trace, ByteCount budget, Alignment alignment) {
+  ByteCount staying, largest;
+  const AccessTrace::Tensor* largest_tensor = nullptr;
+  for (const auto& tensor : trace.tensors) {
+    const ByteCount size = round_up(tensor.size, alignment);
+    if (!tensor.on_disk && !tensor.transient) {
+      staying += size;
+    } else if (size > largest) {
+      largest = size;
+      largest_tensor = &tensor;
+    }
+  }
+  if (staying + largest <= budget) return ok();
+  std::string reason =
+      "the host budget is too small for the trace: " + to_string(staying) + " stay in memory";
+  if (largest_tensor != nullptr)
+    reason += ", and the largest other tensor, " + largest_tensor->name + ", has " + to_string(largest);
+  return Error(ErrorCode::budget_too_small, "Replay::create")
+      .reason(reason)
+      .wanted("at least " + to_exact_string(staying + largest))
+      .got(to_exact_string(budget))
+      .advice("raise the budget, or use smaller units or tiles");
+}
+
+}  // namespace penstock::swap
