@@ -15,7 +15,7 @@ namespace {
 using penstock::test::SeededRandom;
 using test::RunOptions;
 
-RunOptions random_run(std::uint64_t seed, bool may_share_memory = true) {
+RunOptions random_run(std::uint64_t seed) {
   SeededRandom random(seed);
   RunOptions options{.ranks = 1 + static_cast<std::uint32_t>(random.below(3)),
                      .micro_batches = 1 + static_cast<std::uint32_t>(random.below(3)),
@@ -33,7 +33,7 @@ RunOptions random_run(std::uint64_t seed, bool may_share_memory = true) {
   }
   if (random.below(2) == 0) config.grad_accum_dtype = DType::fp32;
   if (random.below(2) == 0) config.penstock.state_format = cpu_adam::StateFormat::split;
-  if (random.below(2) == 0 || !may_share_memory) options.device_memory = tiers::DeviceMemory::separate;
+  if (random.below(2) == 0) options.device_memory = tiers::DeviceMemory::separate;
   config.reduce_bucket_size = ElementCount(1 + random.below(100'000));
   config.overlap_comm = random.below(2) == 0;
   if (random.below(2) == 0) config.max_in_cpu = ElementCount(random.below(60'000));
@@ -92,10 +92,9 @@ TEST(StepTrace, IsTheOneThatARunRecords) {
 TEST(StepTrace, IsThatOfARunThatRecomputesSeveralUnitsAtATime) {
   for (const std::uint64_t seed : penstock::test::seeds(0, 32)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    RunOptions options = random_run(seed, /*may_share_memory=*/false);
+    RunOptions options = random_run(seed);
     options.recomputed_together = 2 + static_cast<std::uint32_t>(seed % 3);
-    // The least budget is that of a forward and a backward.
-    options.config.penstock.device_budget = plan_of(options).device_minimum * 2;
+    options.config.penstock.device_budget = plan_of(options).device_minimum;
     expect_derived(options, 2,
                    order_with_recomputation(static_cast<std::uint32_t>(options.model.units.size()),
                                             options.recomputed_together));

@@ -11,6 +11,7 @@
 namespace penstock::zero {
 
 using tiers::Purpose;
+using tiers::RangeAllocator;
 using tiers::Reservation;
 
 void FlatResidency::expect_no_gradients(std::span<const std::uint32_t> units) {
@@ -28,39 +29,83 @@ ReductionQueue::Size FlatResidency::size_in_bucket(std::uint32_t flat) const {
   return {.elements = length(flat), .bytes = padded(length(flat), dtype_)};
 }
 
-/// All ranges before any is used: there may be no room for one of them.
-Result<FlatResidency::Ranges> FlatResidency::reserve_gradients(std::uint32_t unit, Effects& effects) {
-  Ranges ranges;
-  for (const std::uint32_t flat : shards_.trained_by(unit)) {
-    if (is_open(flat)) continue;
-    // The last micro-batch of this flat still uses its range until it is accumulated.
-    while (reducing_.holds(flat)) PENSTOCK_TRY(finish_oldest_gradient(effects));
-    Reservation range;
-    if (!in_place_.first_gradients || places_[flat].accumulated) {
-      PENSTOCK_TRY_ASSIGN(range, reserve(size(flat), Purpose::full_gradient, unit, effects));
+/// All ranges before any is used: there may be no room for one of them. Those of a call that fails stay reserved, so
+/// that repeating it gives the same ranges. Gradients that several units share come first: they stay open for long, and
+/// divide the memory unless they are at its end.
+Result<void> FlatResidency::reserve_gradients(std::uint32_t unit, Effects& effects) {
+  for (const bool shared : {true, false}) {
+    for (const std::uint32_t flat : shards_.trained_by(unit)) {
+      const Place& place = places_[flat];
+      if (is_open(flat) || (place.users > 1) != shared) continue;
+      PENSTOCK_TRY(reserve_gradient(flat, unit, effects));
     }
-    ranges.emplace_back(flat, std::move(range));
   }
-  return ranges;
+  return ok();
+}
+
+Result<void> FlatResidency::reserve_gradient(std::uint32_t flat, std::uint32_t unit, Effects& effects) {
+  Place& place = places_[flat];
+  // The last micro-batch of this flat still uses its range until it is accumulated.
+  while (reducing_.holds(flat)) PENSTOCK_TRY(finish_oldest_gradient(effects));
+  if (place.gradient.held() || (in_place_.first_gradients && !place.accumulated)) return ok();
+  while (place.users > 1 && !reducing_.empty()) PENSTOCK_TRY(finish_oldest_gradient(effects));  // at the end
+  PENSTOCK_TRY_ASSIGN(place.gradient, reserve(size(flat), Purpose::full_gradient, unit, effects));
+  return ok();
+}
+
+/// Frees the ranges that calls have reserved and not opened.
+void FlatResidency::free_unopened_gradients() {
+  for (std::uint32_t flat = 0; flat < places_.size(); ++flat)
+    if (!is_open(flat) && !reducing_.holds(flat)) places_[flat].gradient = {};
+}
+
+/// Whether the unit's flats, which are gathered, must be gathered again from free memory. In an order that is not
+/// rehearsed they may be in the middle of the memory, and its gradients have no room, even if all else is dropped; once
+/// the flats are leased they cannot be moved. False where that would not help, and while others are leased: plans have
+/// room for one unit at a time.
+bool FlatResidency::must_make_room_for_gradients(std::uint32_t unit) const {
+  if (order_.is_expected() || limits_.whole || !has_one_budget() || leased_elements_ > ElementCount())
+    return false;
+  RangeAllocator now(budgets_.gradients.size().value(), extent_alignment.bytes());
+  const auto occupy = [&now](const Reservation& range) {
+    if (range.held()) PENSTOCK_CHECK(now.allocate_at({range.offset(), range.length().value()}));
+  };
+  for (const std::uint32_t flat : open_) occupy(places_[flat].gradient);
+  RangeAllocator again = now;
+  for (const std::uint32_t flat : shards_.needed_by(unit)) {
+    occupy(places_[flat].gathered);
+    if (!again.allocate(gathered_size(flat).value(), RangeAllocator::End::low)) return false;
+  }
+  const auto has_room = [&](RangeAllocator& memory) {
+    const auto trained = shards_.trained_by(unit);
+    return std::all_of(trained.begin(), trained.end(), [&](std::uint32_t flat) {
+      return is_open(flat) || places_[flat].users == 0 ||
+             memory.allocate(size(flat).value(), RangeAllocator::End::high);
+    });
+  };
+  return !has_room(now) && has_room(again);
 }
 
 Result<void> FlatResidency::open_gradients(std::uint32_t unit, Effects& effects) {
   if (!limits_.overlap) PENSTOCK_TRY(finish_reducing(effects));
   if (clearing_) PENSTOCK_TRY(drop_unleased(effects));
-  auto ranges = reserve_gradients(unit, effects);
-  if (!ranges && ranges.error().code() == ErrorCode::budget_too_small && has_one_budget()) {
-    // As in gather_unit(): gathered flats may leave no gap that is long enough.
-    PENSTOCK_TRY(drop_unleased(effects));
-    ranges = reserve_gradients(unit, effects);
+  auto reserved = reserve_gradients(unit, effects);
+  if (!reserved && reserved.error().code() == ErrorCode::budget_too_small) {
+    // As in gather_unit(): gathered flats may leave no gap that is long enough; nor may the unit's own first ranges,
+    // which were reserved beside gradients that have been reduced meanwhile.
+    if (has_one_budget()) PENSTOCK_TRY(drop_unleased(effects));
+    free_unopened_gradients();
+    reserved = reserve_gradients(unit, effects);
   }
-  if (!ranges) return ranges.error();
-  for (auto& [flat, range] : *ranges) {
-    places_[flat].gradient = std::move(range);
-    if (auto opened = effects.open_gradient(flat); !opened) {
-      places_[flat].gradient = {};
-      return opened;
-    }
+  if (!reserved) {
+    if (reserved.error().code() == ErrorCode::budget_too_small) free_unopened_gradients();
+    return reserved;
+  }
+  for (const std::uint32_t flat : shards_.trained_by(unit)) {
+    if (is_open(flat)) continue;
+    PENSTOCK_TRY(effects.open_gradient(flat));
     places_[flat].pending_users = places_[flat].users;
+    if (is_open(flat)) open_.insert(flat);
   }
   return ok();
 }
@@ -69,6 +114,7 @@ bool FlatResidency::close_gradient(std::uint32_t flat) {
   PENSTOCK_CHECK(is_open(flat));
   Place& place = places_[flat];
   if (--place.pending_users > 0) return false;
+  open_.erase(flat);
   reducing_.add(flat, size_in_bucket(flat));
   place.accumulated = true;
   if (--open_in_micro_batch_ == 0) {
@@ -123,6 +169,7 @@ Result<void> FlatResidency::finish_reducing(Effects& effects) {
 
 Result<void> FlatResidency::finish_gradients(Effects& effects) {
   while (!reducing_.empty()) PENSTOCK_TRY(finish_oldest_gradient(effects));
+  free_unopened_gradients();
   return ok();
 }
 

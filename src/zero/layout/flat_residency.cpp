@@ -55,8 +55,8 @@ Result<void> FlatResidency::gather_unit(std::uint32_t unit, Effects& effects) {
     PENSTOCK_TRY(drop_beyond_reuse(unit, effects));
     PENSTOCK_TRY(drop_above_limit(unit, effects));
     auto gathered = gather_needed(unit, effects);
-    if (gathered) return gather_ahead(unit, effects);
-    if (gathered.error().code() != ErrorCode::budget_too_small) return gathered;
+    if (gathered && !must_make_room_for_gradients(unit)) return gather_ahead(unit, effects);
+    if (!gathered && gathered.error().code() != ErrorCode::budget_too_small) return gathered;
   }
   // Gathered flats, even of this unit, may be where they leave no gap that is long enough: begin with free memory.
   PENSTOCK_TRY(drop_unleased(effects));
@@ -327,6 +327,7 @@ void FlatResidency::abandon_step(std::vector<std::uint32_t> units) {
   PENSTOCK_CHECK(check_no_leases("FlatResidency::abandon_step"));
   for (Place& place : places_) place = {.users = place.users};
   gathered_.clear();
+  open_.clear();
   gathered_elements_ = ahead_elements_ = {};
   gathered_bytes_ = {};
   reducing_.clear();

@@ -57,13 +57,13 @@ class FlatResidency {
     tiers::MemoryBudget& gradients;
   };
 
-  /// `shards` and the budgets outlive it. A step is expected to acquire `units` in this order, and each later one
-  /// in the order of the last.
+  /// `shards` and the budgets outlive it. A step is expected to acquire `units` in this order, and later ones in that
+  /// of OrderOfUse::expect().
   FlatResidency(const ShardLayout& shards, DType dtype, InPlace in_place, const ResidencyLimits& limits,
                 Budgets budgets, std::vector<std::uint32_t> units);
 
-  /// A step begins. `units` predicts its order; ignored if the last step acquired as many units, because its order is
-  /// the better prediction. Units that were acquired since the last step, for an evaluation, are no part of the step:
+  /// A step begins. `units` predicts its order, unless that of the last step is the better prediction, see
+  /// OrderOfUse::expect(). Units that were acquired since the last step, for an evaluation, are no part of the step:
   /// drops all that is not leased, so that the step begins as it was rehearsed. Errors: those of `effects`.
   Result<void> begin_step(std::vector<std::uint32_t> units, Effects& effects);
 
@@ -137,6 +137,7 @@ class FlatResidency {
 
   Result<void> gather_unit(std::uint32_t unit, Effects& effects);
   Result<void> gather_needed(std::uint32_t unit, Effects& effects);
+  [[nodiscard]] bool must_make_room_for_gradients(std::uint32_t unit) const;
   Result<void> gather_ahead(std::uint32_t unit, Effects& effects);
   /// For a flat that is needed `distance` uses after `unit`; not held if there is no room.
   Result<tiers::Reservation> reserve_ahead(std::uint32_t flat, std::uint32_t unit, std::size_t distance,
@@ -145,8 +146,9 @@ class FlatResidency {
   Result<void> drop_above_limit(std::uint32_t unit, Effects& effects);
   Result<void> drop_beyond_reuse(std::uint32_t unit, Effects& effects);
   Result<void> drop_unleased(Effects& effects);
-  using Ranges = std::vector<std::pair<std::uint32_t, tiers::Reservation>>;  // by flat
-  Result<Ranges> reserve_gradients(std::uint32_t unit, Effects& effects);
+  Result<void> reserve_gradients(std::uint32_t unit, Effects& effects);
+  Result<void> reserve_gradient(std::uint32_t flat, std::uint32_t unit, Effects& effects);
+  void free_unopened_gradients();
   Result<tiers::Reservation> reserve(ByteCount size, tiers::Purpose purpose, std::uint32_t for_unit,
                                      Effects& effects);
   [[nodiscard]] Error out_of_memory(const tiers::MemoryBudget& budget, ByteCount size) const;
@@ -177,7 +179,7 @@ class FlatResidency {
   const GradientShare gradient_share_;
   const std::vector<bool> persistent_;  // by flat
   std::vector<Place> places_;
-  std::set<std::uint32_t> gathered_;                                   // flats
+  std::set<std::uint32_t> gathered_, open_;                            // flats; those with an open gradient
   ElementCount gathered_elements_, leased_elements_, ahead_elements_;  // of gathered flats
   ByteCount gathered_bytes_;
   ReductionQueue reducing_;

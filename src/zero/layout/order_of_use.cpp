@@ -7,6 +7,10 @@
 
 namespace penstock::zero {
 
+namespace {
+constexpr std::uint64_t predicted_max = 1 << 20;  // uses
+}  // namespace
+
 OrderOfUse::OrderOfUse(const ShardLayout& shards, std::vector<std::uint32_t> units)
     : shards_(shards), uses_(shards.flats().size()), predicted_for_step_(units) {
   predict(std::move(units));
@@ -21,12 +25,15 @@ void OrderOfUse::predict(std::vector<std::uint32_t> units) {
 }
 
 OrderOfUse::Noted OrderOfUse::note(std::uint32_t unit) {
-  Noted use{.acquiring_before = std::exchange(acquiring_, unit), .order_before = {}};
+  Noted use{
+      .acquiring_before = std::exchange(acquiring_, unit), .order_before = {}, .was_expected = is_expected_};
   use.repeated = use.acquiring_before == unit;
   if (use.repeated) return use;
   recorded_.push_back(unit);
-  // An order that differs from the prediction is followed from the next step on.
-  if (position_ < predicted_.size() && predicted_[position_] != unit) {
+  const bool ends = position_ >= predicted_.size();
+  const bool is_another = !ends && predicted_[position_] != unit;
+  if (in_step_ && (is_another || (ends && predicted_.size() < predicted_max))) is_expected_ = false;
+  if (is_another) {  // an order that differs from the prediction is followed from the next step on
     use.order_before = predicted_;
     predict({});
   }
@@ -39,6 +46,7 @@ void OrderOfUse::undo(Noted use) {
   acquiring_ = use.acquiring_before;
   recorded_.pop_back();
   --position_;
+  is_expected_ = use.was_expected;
   if (use.order_before) predict(std::move(*use.order_before));
 }
 
@@ -74,10 +82,20 @@ void OrderOfUse::forget_uses() {
 }
 
 void OrderOfUse::expect(std::vector<std::uint32_t> units) {
-  if (predicted_.size() != units.size()) predict(std::move(units));
+  in_step_ = true;
+  expected_ = units.size();
+  const bool repeats = repeats_ && expected_ == expected_before_ && predicted_.size() <= predicted_max;
+  is_expected_ = predicted_ == units;
+  if (is_expected_ || repeats || predicted_.size() == expected_) return;
+  is_expected_ = true;
+  predict(std::move(units));
 }
 
 void OrderOfUse::end_step() {
+  repeats_ = recorded_ == predicted_for_step_ && expected_ == expected_before_;
+  expected_before_ = expected_;
+  in_step_ = false;
+  is_expected_ = true;
   predicted_for_step_ = recorded_;
   predict(std::exchange(recorded_, {}));
   position_ = 0;
@@ -87,6 +105,9 @@ void OrderOfUse::restart(std::vector<std::uint32_t> units) {
   recorded_.clear();
   position_ = 0;
   acquiring_.reset();
+  expected_ = expected_before_ = 0;
+  in_step_ = repeats_ = false;
+  is_expected_ = true;
   predicted_for_step_ = units;
   predict(std::move(units));
 }
@@ -97,7 +118,6 @@ std::uint32_t unit_at(std::uint64_t i, std::uint64_t units) {
 }
 
 std::vector<std::uint32_t> unit_order(std::size_t units, std::uint32_t micro_batches) {
-  constexpr std::uint64_t predicted_max = 1 << 20;
   const std::uint64_t one = 2 * units, all = one * micro_batches;
   std::vector<std::uint32_t> order(std::min(all, std::max(one, predicted_max)));
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = unit_at(i, units);

@@ -22,7 +22,8 @@ class OrderOfUse {
   struct Noted {
     bool repeated = false;
     std::optional<std::uint32_t> acquiring_before;
-    std::optional<std::vector<std::uint32_t>> order_before;
+    std::optional<std::vector<std::uint32_t>> order_before;  ///< set where another use was predicted
+    bool was_expected = false;
   };
   /// The unit is used now. Noting it again before end_use() counts as the same use. A use that was not predicted ends
   /// the prediction until the next step.
@@ -30,6 +31,9 @@ class OrderOfUse {
   void undo(Noted use);
   void end_use() { acquiring_.reset(); }
 
+  /// Whether no use of this step was another than those that expect() was given, which are rehearsed. Those that follow
+  /// the 2^20 that unit_order() lists at most are taken for the expected ones. Between steps it is true.
+  [[nodiscard]] bool is_expected() const { return is_expected_; }
   /// The unit that is used after `distance` others, as far as it is predicted.
   [[nodiscard]] std::optional<std::uint32_t> next(std::size_t distance) const;
   /// Uses from now until a unit needs `flat`, in the predicted order; the largest number when none does.
@@ -42,7 +46,8 @@ class OrderOfUse {
   [[nodiscard]] bool has_uses() const { return !recorded_.empty(); }
   /// Forgets the uses since the last step, which are no part of one.
   void forget_uses();
-  /// Predicts `units`, unless the last step had as many uses: then its order is the better prediction.
+  /// Predicts `units`, unless the order of the last step is the better prediction: where it had as many uses, or where
+  /// the step before it had the same order and the same `units` were expected, as of a trainer that recomputes units.
   void expect(std::vector<std::uint32_t> units);
   /// The order of this step predicts the next one's.
   void end_step();
@@ -57,6 +62,11 @@ class OrderOfUse {
   std::vector<std::vector<std::size_t>>
       uses_;  // by flat: positions in predicted_ of the units that need it, ascending
   std::vector<std::uint32_t> predicted_for_step_;  // what predicted_ was when the last step had ended
+  std::size_t expected_ = 0,
+              expected_before_ = 0;  // uses that expect() was given, for this step and the last one
+  bool in_step_ = false;             // from expect() to end_step()
+  bool is_expected_ = true;
+  bool repeats_ = false;  // whether the last step had the order of the one before it
   std::vector<std::uint32_t> recorded_;
   std::size_t position_ = 0;
   std::optional<std::uint32_t> acquiring_;  // the unit of a use that has not ended

@@ -234,7 +234,7 @@ Result<swap::AccessTrace> derive_trace(const Config& config, const ModelLayout& 
   Step step(config, model, plan, shape);
   Writer first("first"), next("train");
   PENSTOCK_TRY(step.run(first));                               // what stays gathered is there from then on
-  if (!shape.acquires.empty()) PENSTOCK_TRY(step.run(first));  // it follows the order of the first
+  if (!shape.acquires.empty()) PENSTOCK_TRY(step.run(first));  // an order is followed once two steps had it
   PENSTOCK_TRY(step.run(next));
   return std::move(next).end();
 }
