@@ -11,7 +11,6 @@
 #include <penstock/zero/comm/process_group.hpp>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -128,17 +127,15 @@ Result<void> run(const Arguments& arguments) {
 
 int main_body(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("The engine's order of collectives, against direct calls of the communicator");
-  app.add_option("--ranks", arguments.ranks, "threads")->capture_default_str()->check(CLI::Range(2, 64));
-  app.add_option("--port", arguments.port, "of 127.0.0.1")->capture_default_str();
+  measure::CommandLine app("The engine's order of collectives, against direct calls of the communicator");
+  app.add_option("--ranks", arguments.ranks, "threads").show_default().range(2, 64);
+  app.add_option("--port", arguments.port, "of 127.0.0.1").show_default();
   app.add_option("--flats", arguments.flats_kib, "KiB of a flat, a multiple of the ranks")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20));
+      .show_default()
+      .range(1, 1 << 20);
   measure::add_rounds(app, arguments.rounds);
-  app.add_option("--seconds", arguments.seconds, "of a turn, about")
-      ->capture_default_str()
-      ->check(measure::number_from(0, 60));
-  if (const auto status = measure::parse(app, argc, argv)) return *status;
+  app.add_option("--seconds", arguments.seconds, "of a turn, about").show_default().number_range(0, 60);
+  if (const auto status = app.parse(argc, argv)) return *status;
   return measure::exit_status(run(arguments));
 }
 

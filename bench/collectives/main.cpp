@@ -11,7 +11,6 @@
 #include <penstock/zero/launch/launch.hpp>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <chrono>
 #include <cstdio>
@@ -123,18 +122,14 @@ Result<void> run(Arguments arguments) {
 
 int main_body(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Collectives between processes, against memcpy and MPI's own");
+  measure::CommandLine app("Collectives between processes, against memcpy and MPI's own");
   app.add_option("--rank", arguments.launch.rank, "of this process; default: as the launcher says");
   app.add_option("--world", arguments.launch.ranks, "number of processes");
   app.add_option("--master", arguments.master, "host and port of rank 0");
-  app.add_option("--slots", arguments.slots_kib, "KiB of a rank's slot")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--slots", arguments.slots_kib, "KiB of a rank's slot").show_default().range(1, 1 << 20);
   measure::add_rounds(app, arguments.rounds);
-  app.add_option("--seconds", arguments.seconds, "of a turn, about")
-      ->capture_default_str()
-      ->check(measure::number_from(0, 60));
-  if (const auto status = measure::parse(app, argc, argv)) return *status;
+  app.add_option("--seconds", arguments.seconds, "of a turn, about").show_default().number_range(0, 60);
+  if (const auto status = app.parse(argc, argv)) return *status;
   return measure::exit_status(run(arguments));
 }
 

@@ -4,7 +4,6 @@
 #include "durable_run.hpp"
 #include "file_copy.hpp"
 #include "measure/command_line.hpp"
-#include "measure/io_deadline.hpp"
 #include "measure/run_main.hpp"
 #include "measure/statistics.hpp"
 #include "print_machine.hpp"
@@ -14,7 +13,6 @@
 
 #include <fmt/format.h>
 #include <unistd.h>
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -164,18 +162,18 @@ Result<void> run(const Arguments& arguments) {
 
 int main_body(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("The cost of commits and checkpoints, against the step and the disk's own rates");
-  app.add_option("--path", arguments.path, "directory on the drive")->capture_default_str();
+  measure::CommandLine app("The cost of commits and checkpoints, against the step and the disk's own rates");
+  app.add_option("--path", arguments.path, "directory on the drive").show_default();
   measure::add_io_deadline(app, arguments.io_deadline);
   app.add_option("--parameters", arguments.parameters, "of the model")
-      ->capture_default_str()
-      ->check(CLI::Range(std::uint64_t{100'000}, std::uint64_t{1} << 40));
+      .show_default()
+      .range(std::uint64_t{100'000}, std::uint64_t{1} << 40);
   measure::add_rounds(app, arguments.rounds);
   app.add_option("--device-seconds", arguments.device_seconds,
                  "of a device's arithmetic in a step that a commit is behind")
-      ->capture_default_str()
-      ->check(measure::number_from(0, 3600));
-  if (const auto status = measure::parse(app, argc, argv)) return *status;
+      .show_default()
+      .number_range(0, 3600);
+  if (const auto status = app.parse(argc, argv)) return *status;
   return measure::exit_status(run(arguments));
 }
 

@@ -6,7 +6,6 @@
 #include "measure/run_main.hpp"
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 #include <string>
 
 namespace penstock::bench {
@@ -70,20 +69,20 @@ Result<void> run(const Arguments& arguments) {
 
 int main_body(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("One process of a run that is saved, or of one that goes on from there");
-  app.add_option("--path", arguments.path, "directory of the run")->capture_default_str();
+  measure::CommandLine app("One process of a run that is saved, or of one that goes on from there");
+  app.add_option("--path", arguments.path, "directory of the run").show_default();
   app.add_option("--parameters", arguments.parameters, "of the model")
-      ->capture_default_str()
-      ->check(CLI::Range(std::uint64_t{100'000}, std::uint64_t{1} << 40));
+      .show_default()
+      .range(std::uint64_t{100'000}, std::uint64_t{1} << 40);
   app.add_option("--device", arguments.device, "where parameters and states are kept")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"cpu", "nvme"}));
+      .show_default()
+      .one_of({"cpu", "nvme"});
   app.add_flag("--checkpoint", arguments.checkpoint,
                "save_checkpoint() and load_checkpoint(), not commit() and resume()");
   app.add_flag("--load", arguments.loads, "go on from what another process has saved");
-  app.add_option("--steps", arguments.steps, "before it is saved")->capture_default_str();
-  app.add_option("--more", arguments.more, "steps after it is saved, or loaded")->capture_default_str();
-  if (const auto status = measure::parse(app, argc, argv)) return *status;
+  app.add_option("--steps", arguments.steps, "before it is saved").show_default();
+  app.add_option("--more", arguments.more, "steps after it is saved, or loaded").show_default();
+  if (const auto status = app.parse(argc, argv)) return *status;
   return measure::exit_status(run(arguments));
 }
 

@@ -9,7 +9,6 @@
 #include "measure/command_line.hpp"
 #include "measure/run_main.hpp"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -83,31 +82,26 @@ void take_turns(const std::vector<Contestant>& contestants, const Options& optio
 int run(int argc, char** argv) {
   Options options;
   std::string isa_name;
-  CLI::App app(
+  measure::CommandLine app(
       "Measures Adam on the CPU in each state format, against a read-modify-write floor over the same bytes");
-  app.add_option("--elements", options.elements, "parameters in the tile")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+  app.add_option("--elements", options.elements, "parameters in the tile").show_default().positive();
   app.add_option("--threads", options.threads, "thread counts to measure, including the calling thread")
-      ->delimiter(',')
-      ->expected(1, -1);
+      .delimiter(',')
+      .at_least(1);
   app.add_option("--format", options.format_names, "state formats to measure in addition to fp32")
-      ->capture_default_str()
-      ->delimiter(',')
-      ->check(CLI::IsMember(state_formats));
+      .show_default()
+      .delimiter(',')
+      .one_of(state_formats);
   app.add_flag("--tail", options.tail,
                "measure the whole host part of a step too: fused, and one pass per operation");
   app.add_flag("--optimizers", options.optimizers,
                "measure Lion and Adagrad too, against a floor over their bytes");
-  app.add_option("--rounds", options.rounds, "interleaved rounds")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 100000));
-  app.add_option("--isa", isa_name, "instruction set; default: the best one of this CPU")
-      ->check(CLI::IsMember(isas));
+  app.add_option("--rounds", options.rounds, "interleaved rounds").show_default().range(1, 100000);
+  app.add_option("--isa", isa_name, "instruction set; default: the best one of this CPU").one_of(isas);
   app.add_flag("--json", options.json, "print one line of JSON");
   app.add_flag("--turns", options.turns,
                "run one round for each line of standard input and print it as a line of JSON");
-  if (const auto status = measure::parse(app, argc, argv)) return *status;
+  if (const auto status = app.parse(argc, argv)) return *status;
   if (!isa_name.empty()) options.isa = isas.at(isa_name);
 
   Report report{measure::describe_machine(), options.elements, options.rounds, options.isa, {}};

@@ -8,7 +8,6 @@
 #include "measure/run_main.hpp"
 #include "tiers/device/cuda_device.hpp"
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 
 namespace penstock::bench {
@@ -32,28 +31,26 @@ std::vector<ByteCount> copy_sizes(ByteCount total) {
 
 int run(int argc, char** argv) {
   Options options;
-  CLI::App app(
+  measure::CommandLine app(
       "Measures copies between host and CUDA device 0 against bare cudaMemcpyAsync, and kernels against "
       "copies on the device");
   app.add_option("--only", options.only, "what to measure")
-      ->capture_default_str()
-      ->delimiter(',')
-      ->check(CLI::IsMember({"copies", "kernels"}));
+      .show_default()
+      .delimiter(',')
+      .one_of({"copies", "kernels"});
   app.add_option("--total", options.total, "bytes moved by a measurement of copies, such as 256MiB")
-      ->capture_default_str()
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
-      ->check(CLI::Range(std::uint64_t{256} << 10, std::uint64_t{1} << 40));
+      .show_default()
+      .bytes()
+      .range(std::uint64_t{256} << 10, std::uint64_t{1} << 40);
   app.add_option("--elements", options.elements, "elements that a kernel processes")
-      ->capture_default_str()
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40));
+      .show_default()
+      .range(std::uint64_t{1}, std::uint64_t{1} << 40);
   app.add_option("--launches", options.launches, "launches in a measurement of kernels")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 100000));
-  app.add_option("--rounds", options.rounds, "interleaved rounds")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 100000));
+      .show_default()
+      .range(1, 100000);
+  app.add_option("--rounds", options.rounds, "interleaved rounds").show_default().range(1, 100000);
   app.add_flag("--json", options.json, "print one line of JSON");
-  if (const auto status = measure::parse(app, argc, argv)) return *status;
+  if (const auto status = app.parse(argc, argv)) return *status;
 
   Report report{tiers::create_cuda_device(0).value()->name(), options.rounds, {}, {}};
   const ByteCount total(options.total);

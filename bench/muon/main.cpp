@@ -11,7 +11,6 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -119,18 +118,12 @@ Result<void> run(const Arguments& arguments) {
 
 int main_body(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("A step of Muon, against the products of its iterations");
-  app.add_option("--rows", arguments.rows, "of the matrix")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 16));
-  app.add_option("--columns", arguments.columns, "of the matrix")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 16));
-  app.add_option("--threads", arguments.threads, "of both")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
+  measure::CommandLine app("A step of Muon, against the products of its iterations");
+  app.add_option("--rows", arguments.rows, "of the matrix").show_default().range(1, 1 << 16);
+  app.add_option("--columns", arguments.columns, "of the matrix").show_default().range(1, 1 << 16);
+  app.add_option("--threads", arguments.threads, "of both").show_default().range(1, 1024);
   measure::add_rounds(app, arguments.rounds);
-  if (const auto status = measure::parse(app, argc, argv)) return *status;
+  if (const auto status = app.parse(argc, argv)) return *status;
   return measure::exit_status(run(arguments));
 }
 

@@ -1,8 +1,6 @@
 #include "options.hpp"
 #include "measure/command_line.hpp"
-#include "measure/io_deadline.hpp"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <map>
 #include <thread>
@@ -79,66 +77,63 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   Options options;
   Words words;
   options.swap.threads = std::max(1u, std::thread::hardware_concurrency());
-  CLI::App app(
+  measure::CommandLine app(
       "Measures reads, writes and swaps of swap files through the library, and with fio for comparison");
-  const CLI::AsSizeValue bytes(/*kb_is_1000=*/false);
   app.add_option("--path", options.directories,
                  "directories; each contestant has a swap file in each of them")
-      ->required();
+      .required();
   measure::add_io_deadline(app, options.io_deadline);
   app.add_option("--file-size", words.file_size, "size of each file, such as 1GiB")
-      ->capture_default_str()
-      ->transform(bytes)
-      ->check(CLI::PositiveNumber);
+      .show_default()
+      .bytes()
+      .positive();
   app.add_option("--operation", words.operations,
                  "read, write, mixed (reads and writes alternate), swap (a tile is read, updated and written "
                  "back; measures mixed too, its upper limit) or all")
-      ->capture_default_str()
-      ->delimiter(',')
-      ->check(CLI::IsMember({"read", "write", "mixed", "swap", "all"}));
+      .show_default()
+      .delimiter(',')
+      .one_of({"read", "write", "mixed", "swap", "all"});
   app.add_option("--engine", words.engines, "auto, io_uring, libaio or threads, or a list of them to compare")
-      ->capture_default_str()
-      ->delimiter(',')
-      ->check(CLI::IsMember(engines));
+      .show_default()
+      .delimiter(',')
+      .one_of(engines);
   app.add_option("--request-size", words.request_sizes, "longest request; a list is a sweep")
-      ->capture_default_str()
-      ->delimiter(',')
-      ->transform(bytes)
-      ->check(CLI::PositiveNumber);
+      .show_default()
+      .delimiter(',')
+      .bytes()
+      .positive();
   app.add_option("--in-flight", words.in_flight, "bytes in flight on each path; a list is a sweep")
-      ->capture_default_str()
-      ->delimiter(',')
-      ->transform(bytes)
-      ->check(CLI::PositiveNumber);
+      .show_default()
+      .delimiter(',')
+      .bytes()
+      .positive();
   app.add_option("--format", words.format, "format of the optimizer state that swap moves")
-      ->capture_default_str()
-      ->check(CLI::IsMember(formats));
+      .show_default()
+      .one_of(formats);
   app.add_option("--tile-elements", words.tile_elements, "parameters of a tile")
-      ->capture_default_str()
-      ->check(CLI::Range(std::uint64_t{1024}, std::uint64_t{1} << 32));
+      .show_default()
+      .range(std::uint64_t{1024}, std::uint64_t{1} << 32);
   app.add_option("--compute", words.compute,
                  "run the Adam step between read and write of swap: on, off or both")
-      ->capture_default_str()
-      ->check(CLI::IsMember(switches));
+      .show_default()
+      .one_of(switches);
   app.add_option("--integrity", words.integrity,
                  "verify each block's checksum before that step and compute it after: on, off or both")
-      ->capture_default_str()
-      ->check(CLI::IsMember(switches));
-  app.add_option("--threads", options.swap.threads, "threads that compute")
-      ->capture_default_str()
-      ->check(CLI::Range(1u, 1024u));
+      .show_default()
+      .one_of(switches);
+  app.add_option("--threads", options.swap.threads, "threads that compute").show_default().range(1u, 1024u);
   measure::add_rounds(app, options.rounds);
   app.add_option("--seconds", options.seconds, "length of each run of a round")
-      ->capture_default_str()
-      ->check(measure::number_from(0.05, 3600));
+      .show_default()
+      .number_range(0.05, 3600);
   app.add_flag("--fio", options.fio, "measure fio too, on the same files, in the same rounds");
   app.add_flag("--allow-page-cache", options.allow_page_cache,
                "measure even where the page cache is not bypassed; the output says so");
-  CLI::Option* json = app.add_flag("--json", words.json, "print one line of JSON");
+  const measure::CommandOption json = app.add_flag("--json", words.json, "print one line of JSON");
   app.add_flag("--csv", words.csv,
                "print CSV, a line for each figure; the description of the machine goes to standard error")
-      ->excludes(json);
-  if (const auto end = measure::parse(app, argc, argv)) {
+      .excludes(json);
+  if (const auto end = app.parse(argc, argv)) {
     status = *end;
     return std::nullopt;
   }

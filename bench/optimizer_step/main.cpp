@@ -6,7 +6,6 @@
 #include "turns.hpp"
 
 #include "measure/command_line.hpp"
-#include "measure/io_deadline.hpp"
 #include "measure/machine.hpp"
 #include "measure/run_main.hpp"
 #include "measure/statistics.hpp"
@@ -18,7 +17,6 @@
 
 #include <fmt/format.h>
 #include <sys/resource.h>
-#include <CLI/CLI.hpp>
 #include <fstream>
 #include <map>
 
@@ -210,40 +208,35 @@ Result<void> run(const Arguments& arguments) {
 
 int main_body(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("The optimizer step on disk, against the disk's own limit");
-  app.add_option("--path", arguments.model.path, "swap directory")->capture_default_str();
+  measure::CommandLine app("The optimizer step on disk, against the disk's own limit");
+  app.add_option("--path", arguments.model.path, "swap directory").show_default();
   measure::add_io_deadline(app, arguments.model.io_deadline);
-  app.add_option("--parameters", arguments.model.parameters, "parameters of the model")
-      ->capture_default_str();
-  app.add_option("--unit-parameters", arguments.model.unit_parameters, "parameters of a unit")
-      ->capture_default_str();
+  app.add_option("--parameters", arguments.model.parameters, "parameters of the model").show_default();
+  app.add_option("--unit-parameters", arguments.model.unit_parameters, "parameters of a unit").show_default();
   app.add_option("--tile-elements", arguments.model.tile_elements,
                  fmt::format("a multiple of {}; 0: the default of each format",
                              penstock::cpu_adam::block_elements.value()))
-      ->capture_default_str();
-  app.add_option("--tiles-in-flight", arguments.model.tiles_in_flight, "tiles read ahead")
-      ->capture_default_str();
+      .show_default();
+  app.add_option("--tiles-in-flight", arguments.model.tiles_in_flight, "tiles read ahead").show_default();
   app.add_option("--host-mib", arguments.model.host_mib,
                  "host budget in MiB; 0: as planned, all tiles on disk")
-      ->capture_default_str();
-  app.add_option("--threads", arguments.model.threads, "workers")->capture_default_str();
+      .show_default();
+  app.add_option("--threads", arguments.model.threads, "workers").show_default();
   measure::add_rounds(app, arguments.rounds);
   app.add_option("--integrity", arguments.integrity,
                  "checksums on, off, or both: two models, measured alternately, and the ratio of their times")
-      ->capture_default_str()
-      ->check(CLI::IsMember(switches));
-  app.add_option("--device", arguments.device, "where optimizer states are")
-      ->capture_default_str()
-      ->check(CLI::IsMember(devices));
+      .show_default()
+      .one_of(switches);
+  app.add_option("--device", arguments.device, "where optimizer states are").show_default().one_of(devices);
   app.add_flag("--turns", arguments.turns,
                "run one step for each line of standard input and print its figures as a line of JSON");
   app.add_flag("--simulate", arguments.simulate,
                "also measure the step in memory, and predict that on disk from it and the disk's rates");
   app.add_option("--format", arguments.formats, "state formats, measured alternately")
-      ->capture_default_str()
-      ->delimiter(',')
-      ->check(CLI::IsMember(state_formats));
-  if (const auto status = measure::parse(app, argc, argv)) return *status;
+      .show_default()
+      .delimiter(',')
+      .one_of(state_formats);
+  if (const auto status = app.parse(argc, argv)) return *status;
   arguments.model.device = devices.at(arguments.device);
   return measure::exit_status(arguments.turns ? take_turns(arguments) : run(arguments));
 }

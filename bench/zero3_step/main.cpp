@@ -6,7 +6,6 @@
 #include "base/process_cpu_time.hpp"
 #include "gpt/rank_trainer.hpp"
 #include "measure/command_line.hpp"
-#include "measure/io_deadline.hpp"
 #include "measure/run_main.hpp"
 #include "measure/statistics.hpp"
 #include "print_machine.hpp"
@@ -16,7 +15,6 @@
 #include <penstock/swap/disk_benchmark.hpp>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -232,29 +230,27 @@ Result<void> run(const Arguments& arguments) {
 
 int main_body(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("A training step with its states on disk, against everything in memory and the disk alone");
-  app.add_option("--path", arguments.path, "swap directory")->capture_default_str();
+  measure::CommandLine app(
+      "A training step with its states on disk, against everything in memory and the disk alone");
+  app.add_option("--path", arguments.path, "swap directory").show_default();
   measure::add_io_deadline(app, arguments.io_deadline);
-  app.add_option("--layers", arguments.model.layers, "blocks of the model")->capture_default_str();
-  app.add_option("--width", arguments.model.width, "its width")->capture_default_str();
-  app.add_option("--heads", arguments.model.heads, "its attention heads")->capture_default_str();
-  app.add_option("--context", arguments.model.context, "tokens of a sequence")->capture_default_str();
-  app.add_option("--sequences", arguments.training.sequences, "sequences of a micro-batch")
-      ->capture_default_str();
+  app.add_option("--layers", arguments.model.layers, "blocks of the model").show_default();
+  app.add_option("--width", arguments.model.width, "its width").show_default();
+  app.add_option("--heads", arguments.model.heads, "its attention heads").show_default();
+  app.add_option("--context", arguments.model.context, "tokens of a sequence").show_default();
+  app.add_option("--sequences", arguments.training.sequences, "sequences of a micro-batch").show_default();
   app.add_option("--micro-batches", arguments.training.micro_batches, "micro-batches of a step")
-      ->capture_default_str();
+      .show_default();
   app.add_option("--host-mib", arguments.host_mib, "host budget of the run on disk in MiB; 0: as planned")
-      ->capture_default_str();
+      .show_default();
   app.add_flag(
       "--in-backward", arguments.in_backward,
       "penstock.update_in_backward, without clipping: then the disk can work beside the backward too");
   app.add_option("--timeline", arguments.timeline,
                  "a file for what the run on disk moves and waits for, in Chrome's trace format");
-  app.add_option("--steps", arguments.steps, "timed steps of a turn")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+  app.add_option("--steps", arguments.steps, "timed steps of a turn").show_default().range(1, 1000);
   measure::add_rounds(app, arguments.rounds);
-  if (const auto status = measure::parse(app, argc, argv)) return *status;
+  if (const auto status = app.parse(argc, argv)) return *status;
   // The rates of the schedule do not matter, but the steps must not run out.
   arguments.training.steps = (arguments.steps + 3) * (arguments.rounds + 1) + 1;
   for (auto valid : {arguments.model.validate(), arguments.training.validate()}) {

@@ -143,7 +143,8 @@ int run(TrainingArguments arguments) {
 
 int main_body(int argc, char** argv) {
   TrainingArguments arguments;
-  CLI::App app("Trains a byte-level GPT on plain buffers of one device, without Penstock's engine");
+  measure::CommandLine app(
+      "Trains a byte-level GPT on plain buffers of one device, without Penstock's engine");
   TrainingOptions options(app, arguments);
   if (const auto status = options.parse(argc, argv)) return *status;
   note_stop_signals();

@@ -266,28 +266,28 @@ int run(Arguments arguments) {
   return fail(error, what);
 }
 
-void add_state_options(CLI::App& app, Arguments& arguments) {
+void add_state_options(measure::CommandLine& app, Arguments& arguments) {
   app.add_option("--base", arguments.states.base,
                  "begin with the parameters that another training has saved");
-  CLI::Option* const lora = app.add_option(
+  const measure::CommandOption lora = app.add_option(
       "--lora", arguments.lora_rank,
       "freeze the parameters of --base, and train adapters of this rank for the attention's layers");
   app.add_option("--lora-alpha", arguments.lora_alpha,
                  "adapters add alpha / rank times their product; default: the rank")
-      ->needs(lora);
+      .needs(lora);
   app.add_option("--save", arguments.states.save,
                  "write the states of the trained parameters to this file at the end");
   app.add_option("--commit-every", arguments.commit_every,
                  "steps between two commits, with penstock.durable_directory in the configuration; the last "
                  "step, also "
                  "after a signal, is committed too")
-      ->capture_default_str()
-      ->check(CLI::Range(1u, 1u << 30));
+      .show_default()
+      .range(1u, 1u << 30);
   app.add_option("--resume", arguments.states.resume,
                  "continue a training that has saved its states in this file");
 }
 
-void add_launch_options(CLI::App& app, Arguments& arguments) {
+void add_launch_options(measure::CommandLine& app, Arguments& arguments) {
   zero::LaunchOptions& launch = arguments.launch;
   app.add_option("--rank", launch.rank,
                  "number of this process among several; default: as torchrun, mpirun or srun say");
@@ -301,14 +301,13 @@ void add_launch_options(CLI::App& app, Arguments& arguments) {
 
 int main_body(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Trains a byte-level GPT with Penstock, with its states in the configured tiers");
+  measure::CommandLine app("Trains a byte-level GPT with Penstock, with its states in the configured tiers");
   TrainingOptions options(app, arguments);
   app.add_option("--nvme-path", arguments.nvme_paths,
                  "swap directories, instead of those of the configuration")
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  const CLI::Option* const ranks = app.add_option("--ranks", arguments.training.ranks, "ranks, as threads")
-                                       ->capture_default_str()
-                                       ->check(CLI::Range(1, 64));
+      .take_all();
+  const measure::CommandOption ranks =
+      app.add_option("--ranks", arguments.training.ranks, "ranks, as threads").show_default().range(1, 64);
   add_launch_options(app, arguments);
   add_state_options(app, arguments);
   app.add_flag("--accumulate-by-layer", arguments.training.layer_by_layer,
@@ -326,7 +325,7 @@ int main_body(int argc, char** argv) {
       "which penstock simulate and penstock trace read");
   app.add_flag("--check", arguments.check, "train again with everything in memory and compare the digests");
   if (const auto status = options.parse(argc, argv)) return *status;
-  arguments.ranks_are_given = ranks->count() > 0;
+  arguments.ranks_are_given = ranks.count() > 0;
   if (const auto rank = arguments.lora_rank) {
     arguments.model.lora = {.rank = *rank, .alpha = arguments.lora_alpha.value_or(static_cast<float>(*rank))};
   }

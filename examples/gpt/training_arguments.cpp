@@ -24,16 +24,16 @@ void TrainingArguments::take(const penstock::zero::Config& config_file) {
   training.sequences = config_file.micro_batch_size;
 }
 
-TrainingOptions::TrainingOptions(CLI::App& app, TrainingArguments& arguments)
+TrainingOptions::TrainingOptions(penstock::measure::CommandLine& app, TrainingArguments& arguments)
     : app_(app), arguments_(arguments) {
   // scripts/demo passes its defaults first; the user's arguments come later and must win.
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.add_option("--config", arguments.config, "ds_config.json")->capture_default_str();
+  app.take_last();
+  app.add_option("--config", arguments.config, "ds_config.json").show_default();
   app.add_option("--text", arguments.text, "train on this file; default: the system's licences");
   add_shape();
-  app.add_option("--steps", arguments.training.steps, "optimizer steps")->capture_default_str();
+  app.add_option("--steps", arguments.training.steps, "optimizer steps").show_default();
   app.add_option("--seed", arguments.model.seed, "seed of the initial values and of the order of the text")
-      ->capture_default_str();
+      .show_default();
   app.add_flag(
       "--checkpoint-activations", arguments.training.checkpoint_activations,
       "keep only the input of each block, and compute the rest again in its backward; the same result");
@@ -43,9 +43,9 @@ TrainingOptions::TrainingOptions(CLI::App& app, TrainingArguments& arguments)
 
 void TrainingOptions::add_shape() {
   app_.add_option("--preset", preset_, "the model's shape, by its parameters; the next four change it")
-      ->check([](const std::string& name) { return find_preset(name) ? "" : "one of 30m, 124m, 1b, 7b"; });
+      .check([](const std::string& name) { return find_preset(name) ? "" : "one of 30m, 124m, 1b, 7b"; });
   const auto add = [&](const char* name, std::uint32_t ModelConfig::*member, const char* help) {
-    shape_.emplace_back(app_.add_option(name, arguments_.model.*member, help)->capture_default_str(), member);
+    shape_.emplace_back(app_.add_option(name, arguments_.model.*member, help).show_default(), member);
   };
   add("--layers", &ModelConfig::layers, "blocks");
   add("--width", &ModelConfig::width, "model width");
@@ -54,16 +54,10 @@ void TrainingOptions::add_shape() {
 }
 
 std::optional<int> TrainingOptions::parse(int argc, char** argv) {
-  try {
-    app_.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app_.exit(error);  // --help
-    std::fprintf(stderr, "error: %s (--help lists the options)\n", error.what());
-    return 2;
-  }
+  if (const auto status = app_.parse(argc, argv, "--help lists the options")) return status;
   if (const ModelPreset* const preset = find_preset(preset_); preset != nullptr) {
     for (const auto& [option, member] : shape_) {
-      if (option->count() == 0) arguments_.model.*member = preset->model.*member;
+      if (option.count() == 0) arguments_.model.*member = preset->model.*member;
     }
   }
   arguments_.training.data_seed = arguments_.model.seed;

@@ -2,10 +2,10 @@
 
 #include "gpt/model_config.hpp"
 
+#include "measure/command_line.hpp"
+
 #include <penstock/base/result.hpp>
 #include <penstock/zero/config/config.hpp>
-
-#include <CLI/CLI.hpp>
 
 #include <filesystem>
 #include <optional>
@@ -31,7 +31,7 @@ struct TrainingArguments {
 class TrainingOptions {
  public:
   /// `arguments` outlives it.
-  TrainingOptions(CLI::App& app, TrainingArguments& arguments);
+  TrainingOptions(penstock::measure::CommandLine& app, TrainingArguments& arguments);
 
   /// Parses the command line into the arguments. Returns the status with which the program must exit now, if any:
   /// --help and errors are printed.
@@ -40,10 +40,10 @@ class TrainingOptions {
  private:
   void add_shape();
 
-  CLI::App& app_;
+  penstock::measure::CommandLine& app_;
   TrainingArguments& arguments_;
   std::string preset_;
-  std::vector<std::pair<CLI::Option*, std::uint32_t ModelConfig::*>> shape_;
+  std::vector<std::pair<penstock::measure::CommandOption, std::uint32_t ModelConfig::*>> shape_;
 };
 
 /// Prints the error of `what`. Returns the program's exit status for it: 2, if the user has to change something.

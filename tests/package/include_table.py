@@ -30,7 +30,7 @@ VENDORS = {
     r"(tbb|oneapi)/.*": {"src/parallel"},
     r"xsimd/.*": {"src/cpu_adam"},
     r"fmt/.*": {"tools", "bench", "examples", "src/zero"},
-    r"CLI/.*": {"tools", "bench", "examples", "tests/processes"},
+    r"CLI/.*": {"tools/measure"},
     r"benchmark/.*": {"bench/micro"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)

@@ -2,10 +2,9 @@
 #include "kit/cluster.hpp"
 #include "kit/deaf_socket.hpp"
 #include "kit/trainer.hpp"
+#include "measure/command_line.hpp"
 
 #include <penstock/zero/comm/process_group.hpp>
-
-#include <CLI/CLI.hpp>
 
 #include <netinet/in.h>
 #include <signal.h>
@@ -104,11 +103,11 @@ int run(const Arguments& arguments) {
 int main(int argc, char** argv) {
   using namespace penstock::zero::test;
   Arguments arguments;
-  CLI::App app("A rank of a training run");
-  app.add_option("--rank", arguments.group.rank)->envname("OMPI_COMM_WORLD_RANK")->required();
-  app.add_option("--ranks", arguments.group.ranks)->required();
+  penstock::measure::CommandLine app("A rank of a training run");
+  app.add_option("--rank", arguments.group.rank).env_name("OMPI_COMM_WORLD_RANK").required();
+  app.add_option("--ranks", arguments.group.ranks).required();
   app.add_option("--host", arguments.host, "of rank 0");
-  app.add_option("--port", arguments.port, "of rank 0")->required();
+  app.add_option("--port", arguments.port, "of rank 0").required();
   app.add_flag("--mpi", arguments.mpi, "carry the bytes of collectives by MPI");
   app.add_option("--silence", arguments.silence, "seconds");
   app.add_option("--deadline", arguments.deadline, "of a collective, seconds");
@@ -117,7 +116,7 @@ int main(int argc, char** argv) {
   app.add_option("--durable", arguments.durable,
                  "directory in which the run commits, and of which it goes on");
   app.add_option("--harm", arguments.harm, "kill, stop, deaf, or a command of the shell");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = app.parse(argc, argv)) return *status;
   arguments.group.rank_0 = {arguments.host, arguments.port};
   if (arguments.mpi) arguments.group.carrier = penstock::zero::Carrier::mpi;
   arguments.group.silence_max = seconds(arguments.silence);

@@ -9,10 +9,13 @@
 
 #include <fmt/core.h>
 #include <json/json.h>
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
 #include <vector>
+
+namespace penstock::measure {
+class CommandLine;
+}  // namespace penstock::measure
 
 namespace penstock::tool {
 
@@ -24,18 +27,18 @@ enum ExitStatus : int {
 };
 
 // Each adds its command to `app`; running it sets `status`.
-void add_config_command(CLI::App& app, ExitStatus& status);
-void add_doctor_command(CLI::App& app, ExitStatus& status);
-void add_estimate_command(CLI::App& app, ExitStatus& status);
+void add_config_command(measure::CommandLine& app, ExitStatus& status);
+void add_doctor_command(measure::CommandLine& app, ExitStatus& status);
+void add_estimate_command(measure::CommandLine& app, ExitStatus& status);
 /// A command of `config`.
-void add_schedule_command(CLI::App& config, ExitStatus& status);
-void add_export_command(CLI::App& app, ExitStatus& status);
-void add_import_command(CLI::App& app, ExitStatus& status);
-void add_inspect_command(CLI::App& app, ExitStatus& status);
-void add_simulate_command(CLI::App& app, ExitStatus& status);
-void add_trace_command(CLI::App& app, ExitStatus& status);
-void add_tune_command(CLI::App& app, ExitStatus& status);
-void add_verify_command(CLI::App& app, ExitStatus& status);
+void add_schedule_command(measure::CommandLine& config, ExitStatus& status);
+void add_export_command(measure::CommandLine& app, ExitStatus& status);
+void add_import_command(measure::CommandLine& app, ExitStatus& status);
+void add_inspect_command(measure::CommandLine& app, ExitStatus& status);
+void add_simulate_command(measure::CommandLine& app, ExitStatus& status);
+void add_trace_command(measure::CommandLine& app, ExitStatus& status);
+void add_tune_command(measure::CommandLine& app, ExitStatus& status);
+void add_verify_command(measure::CommandLine& app, ExitStatus& status);
 
 /// Prints them to standard error.
 inline void print_notes(const std::vector<std::string>& notes) {

@@ -2,6 +2,7 @@
 
 #include "command.hpp"
 #include "config_page.hpp"
+#include "measure/command_line.hpp"
 #include "zero/commit/durable_directories.hpp"
 #include "zero/report/report_file.hpp"
 
@@ -177,36 +178,37 @@ void print_list(const std::vector<zero::ConfigKey>& keys) {
   print_json(list);
 }
 
-void add_check_command(CLI::App& config, ExitStatus& status) {
+void add_check_command(measure::CommandLine& config, ExitStatus& status) {
   auto options = std::make_shared<CheckOptions>();
-  CLI::App* command = config.add_subcommand("check",
-                                            "Print the effective configuration with a comment at each value "
-                                            "that says where it comes from, or every "
-                                            "error with its key and line");
-  command->add_option("file", options->file, "The configuration, or its text in urlsafe base64")
-      ->required()
-      ->type_name("FILE");
-  command->add_flag("--json", options->as_json,
-                    "JSON without comments, with the lists \"origins\" and \"notes\", or with \"error\"");
-  command->add_flag(
+  measure::CommandLine command =
+      config.add_command("check",
+                         "Print the effective configuration with a comment at each value "
+                         "that says where it comes from, or every "
+                         "error with its key and line");
+  command.add_option("file", options->file, "The configuration, or its text in urlsafe base64")
+      .required()
+      .type_name("FILE");
+  command.add_flag("--json", options->as_json,
+                   "JSON without comments, with the lists \"origins\" and \"notes\", or with \"error\"");
+  command.add_flag(
       "--lenient", options->reading.lenient,
       "Unknown keys in blocks without effect here, and unknown blocks, are notes instead of errors");
-  command->add_option("--world-size", options->reading.world_size, "Ranks of the run")
-      ->check(CLI::Range(1u, 1u << 24))
-      ->capture_default_str();
-  command->add_flag(
+  command.add_option("--world-size", options->reading.world_size, "Ranks of the run")
+      .range(1u, 1u << 24)
+      .show_default();
+  command.add_flag(
       "--here", options->here,
       "Also check the directories of nvme_path, and the files of reports and monitors, on this machine");
-  command->callback([options, &status] { status = check(*options); });
+  command.on_run([options, &status] { status = check(*options); });
 }
 
-void add_keys_command(CLI::App& config, ExitStatus& status) {
+void add_keys_command(measure::CommandLine& config, ExitStatus& status) {
   auto as_json = std::make_shared<bool>(false);
-  CLI::App* command = config.add_subcommand(
+  measure::CommandLine command = config.add_command(
       "keys",
       "Print every key with its values, its default, its status and the part of the program that reads it");
-  command->add_flag("--json", *as_json, "A list of objects instead of a page in Markdown");
-  command->callback([as_json, &status] {
+  command.add_flag("--json", *as_json, "A list of objects instead of a page in Markdown");
+  command.on_run([as_json, &status] {
     *as_json ? print_list(zero::config_keys()) : print_config_page(zero::config_keys());
     status = done;
   });
@@ -214,12 +216,12 @@ void add_keys_command(CLI::App& config, ExitStatus& status) {
 
 }  // namespace
 
-void add_config_command(CLI::App& app, ExitStatus& status) {
-  CLI::App* config = app.add_subcommand("config", "Work with a ds_config.json");
-  config->require_subcommand(1);
-  add_check_command(*config, status);
-  add_keys_command(*config, status);
-  add_schedule_command(*config, status);
+void add_config_command(measure::CommandLine& app, ExitStatus& status) {
+  measure::CommandLine config = app.add_command("config", "Work with a ds_config.json");
+  config.require_command();
+  add_check_command(config, status);
+  add_keys_command(config, status);
+  add_schedule_command(config, status);
 }
 
 }  // namespace penstock::tool

@@ -4,26 +4,14 @@
 #include "measure/run_main.hpp"
 
 #include <cstdio>
-#include <string>
 
 namespace penstock::tool {
 namespace {
 
-/// Prints which of the commands there is not. `name`: of `app`, with the commands before it.
-bool knows_command(CLI::App& app, const std::string& name, int argc, char** argv) {
-  if (argc == 0 || argv[0][0] == '-' || app.get_require_subcommand_min() == 0) return true;
-  const auto found =
-      app.get_subcommands([&](const CLI::App* command) { return command->check_name(argv[0]); });
-  if (!found.empty()) return knows_command(*found.front(), name + " " + argv[0], argc - 1, argv + 1);
-  std::fprintf(stderr, "error: %s has no command %s\n  try     %s --help\n", name.c_str(), argv[0],
-               name.c_str());
-  return false;
-}
-
 int run(int argc, char** argv) {
-  CLI::App app("The storage tier under a large-model trainer.", "penstock");
-  app.set_version_flag("--version", "penstock " PENSTOCK_VERSION);
-  app.require_subcommand(1);
+  measure::CommandLine app("The storage tier under a large-model trainer.", "penstock");
+  app.version("--version", "penstock " PENSTOCK_VERSION);
+  app.require_command();
   ExitStatus status = done;
   add_estimate_command(app, status);
   add_config_command(app, status);
@@ -36,9 +24,12 @@ int run(int argc, char** argv) {
   add_export_command(app, status);
   add_import_command(app, status);
 
-  if (knows_command(app, "penstock", argc - 1, argv + 1))
-    return measure::parse(app, argc, argv).value_or(status);
-  return bad_usage;
+  if (const auto unknown = app.unknown_command(argc, argv)) {
+    const char* const of = unknown->of.c_str();
+    std::fprintf(stderr, "error: %s has no command %s\n  try     %s --help\n", of, unknown->name.c_str(), of);
+    return bad_usage;
+  }
+  return app.parse(argc, argv).value_or(status);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <penstock/zero/config/config_file.hpp>
 
 #include "command.hpp"
+#include "measure/command_line.hpp"
 
 #include <memory>
 
@@ -44,22 +45,24 @@ ExitStatus print_schedule(const ScheduleOptions& options) {
 
 }  // namespace
 
-void add_schedule_command(CLI::App& config, ExitStatus& status) {
+void add_schedule_command(measure::CommandLine& config, ExitStatus& status) {
   auto options = std::make_shared<ScheduleOptions>();
-  CLI::App* command = config.add_subcommand("schedule", "Print the learning rate and beta1 of each step");
-  command->add_option("file", options->file, "The configuration, or its text in urlsafe base64")
-      ->required()
-      ->type_name("FILE");
-  command->add_option("--steps", options->steps, "Steps to print, from step 1")
-      ->required()
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40));
-  command->add_option("--world-size", options->reading.world_size, "Ranks of the run")
-      ->check(CLI::Range(1u, 1u << 24))
-      ->capture_default_str();
-  command->add_flag("--lenient", options->reading.lenient, "As of config check");
-  auto* as_json = command->add_flag("--json", options->as_json, "An array of objects instead of a table");
-  command->add_flag("--hex", options->hex, "Exact numbers, in hexadecimal")->excludes(as_json);
-  command->callback([options, &status] { status = print_schedule(*options); });
+  measure::CommandLine command =
+      config.add_command("schedule", "Print the learning rate and beta1 of each step");
+  command.add_option("file", options->file, "The configuration, or its text in urlsafe base64")
+      .required()
+      .type_name("FILE");
+  command.add_option("--steps", options->steps, "Steps to print, from step 1")
+      .required()
+      .range(std::uint64_t{1}, std::uint64_t{1} << 40);
+  command.add_option("--world-size", options->reading.world_size, "Ranks of the run")
+      .range(1u, 1u << 24)
+      .show_default();
+  command.add_flag("--lenient", options->reading.lenient, "As of config check");
+  const measure::CommandOption as_json =
+      command.add_flag("--json", options->as_json, "An array of objects instead of a table");
+  command.add_flag("--hex", options->hex, "Exact numbers, in hexadecimal").excludes(as_json);
+  command.on_run([options, &status] { status = print_schedule(*options); });
 }
 
 }  // namespace penstock::tool

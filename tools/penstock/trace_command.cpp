@@ -1,4 +1,5 @@
 #include "command.hpp"
+#include "measure/command_line.hpp"
 #include "zero/estimate/named_model.hpp"
 #include "zero/layout/order_of_use.hpp"
 #include "zero/layout/step_trace.hpp"
@@ -69,49 +70,45 @@ Result<bool> compare(const DiffOptions& options) {
   return !difference;
 }
 
-void add_derive_command(CLI::App& trace, ExitStatus& status) {
+void add_derive_command(measure::CommandLine& trace, ExitStatus& status) {
   auto options = std::make_shared<DeriveOptions>();
-  CLI::App* command = trace.add_subcommand(
+  measure::CommandLine command = trace.add_command(
       "derive", "Save the uses of host memory in a training step of a rank, as its engine makes them");
-  command->add_option("file", options->file, "The trace; it is replaced")->required()->type_name("FILE");
-  command->add_option("--model", options->model, "As of penstock estimate")
-      ->required()
-      ->type_name("NAME|FILE");
-  command->add_option("--config", options->config, "A ds_config.json")->required()->type_name("FILE");
-  command->add_option("--gpus", options->gpus, "GPUs per node, one rank each")
-      ->check(CLI::Range(1u, 65535u))
-      ->capture_default_str();
-  command->add_option("--nodes", options->nodes, "Nodes")
-      ->check(CLI::Range(1u, 65535u))
-      ->capture_default_str();
-  command->add_option("--rank", options->rank, "Which of all ranks")->capture_default_str();
+  command.add_option("file", options->file, "The trace; it is replaced").required().type_name("FILE");
+  command.add_option("--model", options->model, "As of penstock estimate").required().type_name("NAME|FILE");
+  command.add_option("--config", options->config, "A ds_config.json").required().type_name("FILE");
+  command.add_option("--gpus", options->gpus, "GPUs per node, one rank each")
+      .range(1u, 65535u)
+      .show_default();
+  command.add_option("--nodes", options->nodes, "Nodes").range(1u, 65535u).show_default();
+  command.add_option("--rank", options->rank, "Which of all ranks").show_default();
   command
-      ->add_option("--device-memory", options->device_memory,
-                   "separate, as of a GPU, or host, for a run on the CPU")
-      ->check(CLI::IsMember({"separate", "host"}))
-      ->capture_default_str();
-  command->add_flag("--accumulate-by-layer", options->by_layer,
-                    "The trainer takes all micro-batches through a unit before the next one");
+      .add_option("--device-memory", options->device_memory,
+                  "separate, as of a GPU, or host, for a run on the CPU")
+      .one_of({"separate", "host"})
+      .show_default();
+  command.add_flag("--accumulate-by-layer", options->by_layer,
+                   "The trainer takes all micro-batches through a unit before the next one");
   command
-      ->add_option(
+      .add_option(
           "--recompute-together", options->recomputed_together,
           "The trainer keeps the input of each so many units, and computes the forward of all of them again "
           "before their backward")
-      ->check(CLI::Range(1u, 65535u))
-      ->capture_default_str();
-  command->callback([options, &status] {
+      .range(1u, 65535u)
+      .show_default();
+  command.on_run([options, &status] {
     const auto outcome = derive(*options);
     status = outcome ? done : fail(outcome.error());
   });
 }
 
-void add_diff_command(CLI::App& trace, ExitStatus& status) {
+void add_diff_command(measure::CommandLine& trace, ExitStatus& status) {
   auto options = std::make_shared<DiffOptions>();
-  CLI::App* command = trace.add_subcommand(
+  measure::CommandLine command = trace.add_command(
       "diff", "Print the first use that differs; the exit status is 1 then, and 2 after an error");
-  command->add_option("wanted", options->wanted, "A trace")->required()->type_name("FILE");
-  command->add_option("got", options->got, "Another one")->required()->type_name("FILE");
-  command->callback([options, &status] {
+  command.add_option("wanted", options->wanted, "A trace").required().type_name("FILE");
+  command.add_option("got", options->got, "Another one").required().type_name("FILE");
+  command.on_run([options, &status] {
     const auto same = compare(*options);
     if (!same) (void)fail(same.error());
     status = !same ? bad_usage : *same ? done : failed;
@@ -120,12 +117,12 @@ void add_diff_command(CLI::App& trace, ExitStatus& status) {
 
 }  // namespace
 
-void add_trace_command(CLI::App& app, ExitStatus& status) {
-  CLI::App* trace =
-      app.add_subcommand("trace", "Save and compare orders in which tensors are used, see docs/policies.md");
-  trace->require_subcommand(1);
-  add_derive_command(*trace, status);
-  add_diff_command(*trace, status);
+void add_trace_command(measure::CommandLine& app, ExitStatus& status) {
+  measure::CommandLine trace =
+      app.add_command("trace", "Save and compare orders in which tensors are used, see docs/policies.md");
+  trace.require_command();
+  add_derive_command(trace, status);
+  add_diff_command(trace, status);
 }
 
 }  // namespace penstock::tool

@@ -1,6 +1,6 @@
 #include "command.hpp"
 #include "findings.hpp"
-#include "measure/io_deadline.hpp"
+#include "measure/command_line.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -70,24 +70,24 @@ ExitStatus examine(const DoctorOptions& options) {
 
 }  // namespace
 
-void add_doctor_command(CLI::App& app, ExitStatus& status) {
+void add_doctor_command(measure::CommandLine& app, ExitStatus& status) {
   auto options = std::make_shared<DoctorOptions>();
-  CLI::App* command = app.add_subcommand(
+  measure::CommandLine command = app.add_command(
       "doctor",
       "Report which features for swapping this machine has, what a missing one costs and how to get it");
-  command->add_option("--path", options->paths, "A directory for swap files; may be repeated")
-      ->type_name("DIR");
+  command.add_option("--path", options->paths, "A directory for swap files; may be repeated")
+      .type_name("DIR");
   command
-      ->add_option("--config", options->config,
-                   "A ds_config.json; its settings and paths are checked on this machine")
-      ->type_name("FILE");
-  command->add_option("--world-size", options->world_size, "Ranks of the configured run")
-      ->check(CLI::Range(1u, 1u << 24))
-      ->capture_default_str();
-  command->add_flag("--json", options->json, "Print JSON");
-  const CLI::Option* const io_deadline = measure::add_io_deadline(*command, options->io_deadline);
-  command->callback([options, io_deadline, &status] {
-    options->io_deadline_given = io_deadline->count() > 0;
+      .add_option("--config", options->config,
+                  "A ds_config.json; its settings and paths are checked on this machine")
+      .type_name("FILE");
+  command.add_option("--world-size", options->world_size, "Ranks of the configured run")
+      .range(1u, 1u << 24)
+      .show_default();
+  command.add_flag("--json", options->json, "Print JSON");
+  const measure::CommandOption io_deadline = measure::add_io_deadline(command, options->io_deadline);
+  command.on_run([options, io_deadline, &status] {
+    options->io_deadline_given = io_deadline.count() > 0;
     status = examine(*options);
   });
 }

@@ -2,6 +2,7 @@
 #include "durable/progress.hpp"
 
 #include "command.hpp"
+#include "measure/command_line.hpp"
 #include "zero/exchange/export_commit.hpp"
 
 #include <memory>
@@ -81,29 +82,28 @@ ExitStatus export_weights(const ExportOptions& options) {
 
 }  // namespace
 
-void add_export_command(CLI::App& app, ExitStatus& status) {
+void add_export_command(measure::CommandLine& app, ExitStatus& status) {
   auto options = std::make_shared<ExportOptions>();
-  CLI::App* command = app.add_subcommand("export",
-                                         "Write the weights of the last commit in a durable directory as "
-                                         "safetensors");
+  measure::CommandLine command =
+      app.add_command("export",
+                      "Write the weights of the last commit in a durable directory as "
+                      "safetensors");
   command
-      ->add_option("directory", options->directories,
-                   "The run's durable directories, and last OUT, the directory to write to, which is empty "
-                   "or does not exist")
-      ->required()
-      ->expected(2, CLI::detail::expected_max_vector_size)
-      ->type_name("DIR... OUT");
-  command
-      ->add_option("--dtype", options->dtype, "The type of the weights; without it, that of the parameters")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  command->add_option("--shard-size", options->shard_size, "The tensors of a file, at most: 5GB, 500MiB")
-      ->capture_default_str();
-  command->add_flag("--states", options->states,
-                    "Masters and moments too, in files of their own, for penstock import");
-  command->add_option("--engine", options->engine, "Of several engines, the number of one")
-      ->capture_default_str();
-  command->add_flag("--json", options->as_json, "An object instead of text");
-  command->callback([options, &status] {
+      .add_option("directory", options->directories,
+                  "The run's durable directories, and last OUT, the directory to write to, which is empty "
+                  "or does not exist")
+      .required()
+      .at_least(2)
+      .type_name("DIR... OUT");
+  command.add_option("--dtype", options->dtype, "The type of the weights; without it, that of the parameters")
+      .one_of({"fp32", "bf16", "fp16"});
+  command.add_option("--shard-size", options->shard_size, "The tensors of a file, at most: 5GB, 500MiB")
+      .show_default();
+  command.add_flag("--states", options->states,
+                   "Masters and moments too, in files of their own, for penstock import");
+  command.add_option("--engine", options->engine, "Of several engines, the number of one").show_default();
+  command.add_flag("--json", options->as_json, "An object instead of text");
+  command.on_run([options, &status] {
     options->out = options->directories.back();
     options->directories.pop_back();
     status = export_weights(*options);

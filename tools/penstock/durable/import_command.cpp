@@ -1,6 +1,7 @@
 #include "durable/progress.hpp"
 
 #include "command.hpp"
+#include "measure/command_line.hpp"
 #include "zero/estimate/layout_file.hpp"
 #include "zero/exchange/import_states.hpp"
 
@@ -83,28 +84,28 @@ ExitStatus import_states(const ImportOptions& options) {
 
 }  // namespace
 
-void add_import_command(CLI::App& app, ExitStatus& status) {
+void add_import_command(measure::CommandLine& app, ExitStatus& status) {
   auto options = std::make_shared<ImportOptions>();
-  CLI::App* command = app.add_subcommand(
+  measure::CommandLine command = app.add_command(
       "import", "Make a durable directory from what penstock export --states wrote, to resume a run in it");
   command
-      ->add_option("states", options->states,
-                   "A directory with states.safetensors or its index, or one of these files")
-      ->required()
-      ->type_name("STATES");
-  command->add_option("config", options->config, "The run's ds_config.json")->required()->type_name("CONFIG");
+      .add_option("states", options->states,
+                  "A directory with states.safetensors or its index, or one of these files")
+      .required()
+      .type_name("STATES");
+  command.add_option("config", options->config, "The run's ds_config.json").required().type_name("CONFIG");
   command
-      ->add_option("directory", options->directories,
-                   "The new durable directories, those that the configuration names")
-      ->required()
-      ->type_name("DIR");
-  command->add_option("--layout", options->layout,
-                      "The layout of the trainer's model, if it has other units than the states' one");
-  command->add_option("--ranks", options->ranks, "Of the run, for the configuration's batch sizes")
-      ->check(CLI::Range(1u, 1u << 20))
-      ->capture_default_str();
-  command->add_flag("--json", options->as_json, "An object instead of text");
-  command->callback([options, &status] { status = import_states(*options); });
+      .add_option("directory", options->directories,
+                  "The new durable directories, those that the configuration names")
+      .required()
+      .type_name("DIR");
+  command.add_option("--layout", options->layout,
+                     "The layout of the trainer's model, if it has other units than the states' one");
+  command.add_option("--ranks", options->ranks, "Of the run, for the configuration's batch sizes")
+      .range(1u, 1u << 20)
+      .show_default();
+  command.add_flag("--json", options->as_json, "An object instead of text");
+  command.on_run([options, &status] { status = import_states(*options); });
 }
 
 }  // namespace penstock::tool

@@ -1,6 +1,7 @@
 #include "durable/found_commits.hpp"
 
 #include "command.hpp"
+#include "measure/command_line.hpp"
 
 #include <map>
 #include <memory>
@@ -121,14 +122,14 @@ ExitStatus inspect(const InspectOptions& options) {
 
 }  // namespace
 
-void add_inspect_command(CLI::App& app, ExitStatus& status) {
+void add_inspect_command(measure::CommandLine& app, ExitStatus& status) {
   auto options = std::make_shared<InspectOptions>();
-  CLI::App* command = app.add_subcommand("inspect", "Print the commits in a durable directory");
-  command->add_option("directory", options->directories, "The run's durable directories")
-      ->required()
-      ->type_name("DIR");
-  command->add_flag("--json", options->as_json, "An object instead of text");
-  command->callback([options, &status] { status = inspect(*options); });
+  measure::CommandLine command = app.add_command("inspect", "Print the commits in a durable directory");
+  command.add_option("directory", options->directories, "The run's durable directories")
+      .required()
+      .type_name("DIR");
+  command.add_flag("--json", options->as_json, "An object instead of text");
+  command.on_run([options, &status] { status = inspect(*options); });
 }
 
 }  // namespace penstock::tool

@@ -2,6 +2,7 @@
 #include "durable/progress.hpp"
 
 #include "command.hpp"
+#include "measure/command_line.hpp"
 #include "zero/commit/verify_commit.hpp"
 
 #include <algorithm>
@@ -90,18 +91,16 @@ ExitStatus verify(const VerifyOptions& options) {
 
 }  // namespace
 
-void add_verify_command(CLI::App& app, ExitStatus& status) {
+void add_verify_command(measure::CommandLine& app, ExitStatus& status) {
   auto options = std::make_shared<VerifyOptions>();
-  CLI::App* command =
-      app.add_subcommand("verify", "Read back every block of the last commit in a durable directory");
-  command->add_option("directory", options->directories, "The run's durable directories")
-      ->required()
-      ->type_name("DIR");
-  command->add_option("--threads", options->threads, "Readers")
-      ->check(CLI::Range(1u, 256u))
-      ->capture_default_str();
-  command->add_flag("--json", options->as_json, "An array of objects instead of text");
-  command->callback([options, &status] { status = verify(*options); });
+  measure::CommandLine command =
+      app.add_command("verify", "Read back every block of the last commit in a durable directory");
+  command.add_option("directory", options->directories, "The run's durable directories")
+      .required()
+      .type_name("DIR");
+  command.add_option("--threads", options->threads, "Readers").range(1u, 256u).show_default();
+  command.add_flag("--json", options->as_json, "An array of objects instead of text");
+  command.on_run([options, &status] { status = verify(*options); });
 }
 
 }  // namespace penstock::tool

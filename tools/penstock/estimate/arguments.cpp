@@ -1,5 +1,6 @@
 #include "estimate/arguments.hpp"
 
+#include "measure/command_line.hpp"
 #include "zero/config/value.hpp"
 
 #include <penstock/zero/config/config_file.hpp>
@@ -13,95 +14,93 @@ namespace penstock::tool {
 namespace {
 
 constexpr const char* operation = "penstock estimate";
-const auto tiers_of_offload = CLI::IsMember({"none", "cpu", "nvme"});
+const std::vector<std::string> tiers_of_offload = {"none", "cpu", "nvme"};
 /// Options of which a configuration has keys, and which a search chooses.
 constexpr const char* of_config[] = {"--offload-param", "--offload-optimizer", "--dtype", "--micro-batches",
                                      "--state-format"};
 constexpr const char* of_search_choice[] = {"--offload-param", "--offload-optimizer", "--state-format"};
 
-void add_model_options(CLI::App& command, EstimateOptions& o) {
+void add_model_options(measure::CommandLine& command, EstimateOptions& o) {
   command
       .add_option(
           "--model", o.model,
           "The model: a preset, a .safetensors file, its index, the directory of either, or a layout file")
-      ->type_name("NAME|FILE");
+      .type_name("NAME|FILE");
   command.add_flag("--presets", o.presets, "List the presets, and end");
-  command.add_option("--params", o.params, "Instead of --model: parameters of the model")->type_name("N");
+  command.add_option("--params", o.params, "Instead of --model: parameters of the model").type_name("N");
   command
       .add_option("--largest-layer", o.largest_layer,
                   "With --params: parameters of its largest layer; required, except for DeepSpeed's stage 2")
-      ->type_name("N");
+      .type_name("N");
 }
 
-void add_run_options(CLI::App& command, EstimateOptions& o) {
-  CLI::Option* tokens =
+void add_run_options(measure::CommandLine& command, EstimateOptions& o) {
+  const measure::CommandOption tokens =
       command
           .add_option("--tokens", o.tokens,
                       "With a preset: tokens of a micro-batch of a rank; print their activations")
-          ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 32))
-          ->type_name("N");
+          .range(std::uint64_t{1}, std::uint64_t{1} << 32)
+          .type_name("N");
   command
       .add_option("--memory-device", o.memory_device,
                   "With --tokens: memory of a device, such as 80GiB; print which blocks repeat their forward")
-      ->needs(tokens)
-      ->type_name("BYTES");
+      .needs(tokens)
+      .type_name("BYTES");
   command.add_option("--gpus", o.gpus_per_node, "GPUs per node, one rank each")
-      ->check(CLI::Range(1u, 65535u))
-      ->capture_default_str();
-  command.add_option("--nodes", o.nodes, "Nodes")->check(CLI::Range(1u, 65535u))->capture_default_str();
+      .range(1u, 65535u)
+      .show_default();
+  command.add_option("--nodes", o.nodes, "Nodes").range(1u, 65535u).show_default();
   command
       .add_option("--offload-param", o.offload_param,
                   "Tier of the parameter shards; none: the device if --offload-optimizer is none too, else "
                   "host memory")
-      ->check(tiers_of_offload)
-      ->capture_default_str();
+      .one_of(tiers_of_offload)
+      .show_default();
   command
       .add_option("--offload-optimizer", o.offload_optimizer,
                   "Tier of the optimizer states; none: the device")
-      ->check(tiers_of_offload)
-      ->capture_default_str();
+      .one_of(tiers_of_offload)
+      .show_default();
   command.add_option("--dtype", o.dtype, "Type of parameters and gradients")
-      ->check(CLI::IsMember({"bf16", "fp16", "fp32"}))
-      ->capture_default_str();
+      .one_of({"bf16", "fp16", "fp32"})
+      .show_default();
   command.add_option("--micro-batches", o.micro_batches, "Micro-batches of a step")
-      ->check(CLI::Range(1u, 65535u))
-      ->capture_default_str();
+      .range(1u, 65535u)
+      .show_default();
   command.add_option("--state-format", o.state_format, "Format of masters and moments")
-      ->check(CLI::IsMember({"fp32", "split", "split_bf16", "split_q8", "moments", "moments_bf16"}))
-      ->capture_default_str();
-  CLI::Option* config = command
-                            .add_option("--config", o.config,
-                                        "Read the five options above, and all else that matters, from a "
-                                        "ds_config.json")
-                            ->type_name("FILE");
-  for (const char* name : of_config) config->excludes(name);
-  command.add_flag("--lenient", o.lenient, "With --config: as of config check")->needs(config);
-  command
-      .add_option("--path", o.paths, "With --model: directory of swap files; repeat it for several drives")
-      ->type_name("DIR");
+      .one_of({"fp32", "split", "split_bf16", "split_q8", "moments", "moments_bf16"})
+      .show_default();
+  measure::CommandOption config =
+      command
+          .add_option("--config", o.config,
+                      "Read the five options above, and all else that matters, from a "
+                      "ds_config.json")
+          .type_name("FILE");
+  for (const char* name : of_config) config.excludes(name);
+  command.add_flag("--lenient", o.lenient, "With --config: as of config check").needs(config);
+  command.add_option("--path", o.paths, "With --model: directory of swap files; repeat it for several drives")
+      .type_name("DIR");
   command
       .add_option("--device-memory", o.device_memory,
                   "With --model: separate, as of a GPU, or host, for a run on the CPU")
-      ->check(CLI::IsMember({"separate", "host"}))
-      ->capture_default_str();
+      .one_of({"separate", "host"})
+      .show_default();
 }
 
-void add_output_options(CLI::App& command, EstimateOptions& o) {
+void add_output_options(measure::CommandLine& command, EstimateOptions& o) {
   command
       .add_option("--drive-endurance", o.drive_endurance,
                   "With --model: rated endurance of each drive in terabytes written (TBW)")
-      ->type_name("TB");
+      .type_name("TB");
   command.add_option("--format", o.format, "deepspeed: print only DeepSpeed's own table")
-      ->check(CLI::IsMember({"penstock", "deepspeed"}))
-      ->capture_default_str();
-  command.add_option("--stage", o.stage, "ZeRO stage of DeepSpeed's table")
-      ->check(CLI::IsMember({2u, 3u}))
-      ->capture_default_str();
-  command.add_option("--factor", o.factor, "DeepSpeed's additional_buffer_factor")->capture_default_str();
+      .one_of({"penstock", "deepspeed"})
+      .show_default();
+  command.add_option("--stage", o.stage, "ZeRO stage of DeepSpeed's table").one_of({2u, 3u}).show_default();
+  command.add_option("--factor", o.factor, "DeepSpeed's additional_buffer_factor").show_default();
   command.add_flag("--json", o.json, "Print JSON");
 }
 
-void add_search_options(CLI::App& command, EstimateOptions& o) {
+void add_search_options(measure::CommandLine& command, EstimateOptions& o) {
   for (const auto& [name, text, help] :
        {std::tuple(
             "--budget-host", &o.budget_host,
@@ -110,17 +109,18 @@ void add_search_options(CLI::App& command, EstimateOptions& o) {
         {"--budget-device", &o.budget_device,
          "With --model: print the cheapest configuration that needs at most so much memory of each "
          "device"}}) {
-    CLI::Option* option = command.add_option(name, *text, help)->type_name("BYTES");
-    for (const char* chosen : of_search_choice) option->excludes(chosen);
-    option->excludes("--drive-endurance");
+    measure::CommandOption option = command.add_option(name, *text, help).type_name("BYTES");
+    for (const char* chosen : of_search_choice) option.excludes(chosen);
+    option.excludes("--drive-endurance");
   }
   command.add_flag("--lossy", o.lossy, "With a budget: also state formats that round the moments");
 }
 
 /// Throws, if an option was given that does not apply.
-void refuse(const CLI::App& command, std::initializer_list<const char*> names, const std::string& where) {
+void refuse(const measure::CommandLine& command, std::initializer_list<const char*> names,
+            const std::string& where) {
   for (const char* name : names) {
-    if (command.count(name) > 0) throw CLI::ExcludesError(name, where);
+    if (command.count(name) > 0) measure::fail_excludes(name, where);
   }
 }
 
@@ -152,18 +152,18 @@ Result<zero::Config> default_config(const EstimateOptions& options) {
 
 }  // namespace
 
-void add_estimate_options(CLI::App& command, EstimateOptions& options) {
+void add_estimate_options(measure::CommandLine& command, EstimateOptions& options) {
   add_model_options(command, options);
   add_run_options(command, options);
   add_output_options(command, options);
   add_search_options(command, options);
 }
 
-void check_estimate_options(const CLI::App& command, const EstimateOptions& options) {
+void check_estimate_options(const measure::CommandLine& command, const EstimateOptions& options) {
   if (options.presets) return;
   const bool by_layout = command.count("--model") > 0;
   const bool by_sizes = command.count("--params") > 0;
-  if (!by_layout && !by_sizes) throw CLI::RequiredError("--model or --params");
+  if (!by_layout && !by_sizes) measure::fail_required("--model or --params");
   if (by_layout) refuse(command, {"--params", "--largest-layer"}, "--model");
   if (by_sizes) {
     refuse(command,
@@ -177,9 +177,9 @@ void check_estimate_options(const CLI::App& command, const EstimateOptions& opti
   }
   if (options.searches()) refuse(command, {"--tokens"}, "a budget");
   if (options.lossy && !options.searches())
-    throw CLI::RequiresError("--lossy", "--budget-host or --budget-device");
+    measure::fail_requires("--lossy", "--budget-host or --budget-device");
   const bool needs_layer = by_sizes && (options.format == "penstock" || options.stage == 3);
-  if (needs_layer && command.count("--largest-layer") == 0) throw CLI::RequiredError("--largest-layer");
+  if (needs_layer && command.count("--largest-layer") == 0) measure::fail_required("--largest-layer");
 }
 
 zero::OffloadDevice offload_device_of(const std::string& name) {

@@ -41,11 +41,11 @@ struct EstimateOptions {
 };
 
 /// Adds the options to the command.
-void add_estimate_options(CLI::App& command, EstimateOptions& options);
+void add_estimate_options(measure::CommandLine& command, EstimateOptions& options);
 
-/// Checks what CLI11 does not: that the model is given once, and that options are not combined that do not apply
-/// together. Throws CLI::ParseError.
-void check_estimate_options(const CLI::App& command, const EstimateOptions& options);
+/// Checks what the parsing does not: that the model is given once, and that options are not combined that do not apply
+/// together. Throws as measure::fail_required() does.
+void check_estimate_options(const measure::CommandLine& command, const EstimateOptions& options);
 
 [[nodiscard]] zero::OffloadDevice offload_device_of(const std::string& name);
 [[nodiscard]] cpu_adam::StateFormat state_format_of(const std::string& name);

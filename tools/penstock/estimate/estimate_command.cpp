@@ -1,4 +1,5 @@
 #include "estimate/arguments.hpp"
+#include "measure/command_line.hpp"
 #include "zero/estimate/model_presets.hpp"
 
 #include <memory>
@@ -34,14 +35,14 @@ ExitStatus list_presets(bool as_json) {
   return done;
 }
 
-void add_estimate_command(CLI::App& app, ExitStatus& status) {
+void add_estimate_command(measure::CommandLine& app, ExitStatus& status) {
   auto options = std::make_shared<EstimateOptions>();
-  CLI::App* command = app.add_subcommand(
+  measure::CommandLine command = app.add_command(
       "estimate",
       "Estimate the memory, the disk space and the disk wear of a run, or find a configuration that fits");
-  add_estimate_options(*command, *options);
-  command->callback([options, command, &status] {
-    check_estimate_options(*command, *options);
+  add_estimate_options(command, *options);
+  command.on_run([options, command, &status] {
+    check_estimate_options(command, *options);
     status = estimate(*options);
   });
 }

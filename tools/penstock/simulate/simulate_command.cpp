@@ -1,4 +1,5 @@
 #include "command.hpp"
+#include "measure/command_line.hpp"
 #include "simulate/simulate_report.hpp"
 #include "zero/estimate/activations.hpp"
 #include "zero/estimate/named_model.hpp"
@@ -173,102 +174,102 @@ Result<void> run(const SimulateOptions& options) {
 
 }  // namespace
 
-void add_simulate_command(CLI::App& app, ExitStatus& status) {
+void add_simulate_command(measure::CommandLine& app, ExitStatus& status) {
   auto options = std::make_shared<SimulateOptions>();
-  CLI::App* command = app.add_subcommand(
+  measure::CommandLine command = app.add_command(
       "simulate",
       "Predict the time, the waits and the bytes of the steps of a trace on a machine that is described");
-  CLI::Option* const trace =
-      command->add_option("trace", options->trace, "A trace of swap::save_trace()")->type_name("FILE");
-  CLI::Option* const model =
+  const measure::CommandOption trace =
+      command.add_option("trace", options->trace, "A trace of swap::save_trace()").type_name("FILE");
+  measure::CommandOption model =
       command
-          ->add_option("--model", options->model,
-                       "Instead of a trace: a model as of penstock estimate, whose trace its layout gives")
-          ->type_name("NAME|FILE")
-          ->excludes(trace);
-  CLI::Option* const config =
-      command->add_option("--config", options->config, "Of the model: a ds_config.json")
-          ->type_name("FILE")
-          ->needs(model);
-  CLI::Option* const tokens =
-      command->add_option("--tokens", options->tokens, "Of the model: tokens of a micro-batch of a rank")
-          ->type_name("N")
-          ->needs(model)
-          ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40));
-  model->needs(config)->needs(tokens);
-  command->add_option("--gpus", options->gpus, "Of the model: GPUs per node, one rank each")
-      ->needs(model)
-      ->check(CLI::Range(1u, 65535u))
-      ->capture_default_str();
-  command->add_option("--nodes", options->nodes, "Of the model: nodes")
-      ->needs(model)
-      ->check(CLI::Range(1u, 65535u))
-      ->capture_default_str();
-  CLI::Option* const recompute =
-      command->add_flag("--recompute", options->recompute, "Of the model: the backward repeats the forward")
-          ->needs(model);
-  CLI::Option* const memory_device =
+          .add_option("--model", options->model,
+                      "Instead of a trace: a model as of penstock estimate, whose trace its layout gives")
+          .type_name("NAME|FILE")
+          .excludes(trace);
+  const measure::CommandOption config =
+      command.add_option("--config", options->config, "Of the model: a ds_config.json")
+          .type_name("FILE")
+          .needs(model);
+  const measure::CommandOption tokens =
+      command.add_option("--tokens", options->tokens, "Of the model: tokens of a micro-batch of a rank")
+          .type_name("N")
+          .needs(model)
+          .range(std::uint64_t{1}, std::uint64_t{1} << 40);
+  model.needs(config).needs(tokens);
+  command.add_option("--gpus", options->gpus, "Of the model: GPUs per node, one rank each")
+      .needs(model)
+      .range(1u, 65535u)
+      .show_default();
+  command.add_option("--nodes", options->nodes, "Of the model: nodes")
+      .needs(model)
+      .range(1u, 65535u)
+      .show_default();
+  const measure::CommandOption recompute =
+      command.add_flag("--recompute", options->recompute, "Of the model: the backward repeats the forward")
+          .needs(model);
+  const measure::CommandOption memory_device =
       command
-          ->add_option("--memory-device", options->memory_device,
-                       "Of a preset: memory of a device; as many blocks repeat their forward as must")
-          ->type_name("SIZE")
-          ->needs(model)
-          ->excludes(recompute);
+          .add_option("--memory-device", options->memory_device,
+                      "Of a preset: memory of a device; as many blocks repeat their forward as must")
+          .type_name("SIZE")
+          .needs(model)
+          .excludes(recompute);
   command
-      ->add_flag("--offload-activations", options->offload_activations,
-                 "Of a preset: the backward repeats the forward of each block from its input, which the "
-                 "engine keeps "
-                 "on the device, in host memory or on NVMe")
-      ->needs(model)
-      ->excludes(recompute)
-      ->excludes(memory_device);
+      .add_flag("--offload-activations", options->offload_activations,
+                "Of a preset: the backward repeats the forward of each block from its input, which the "
+                "engine keeps "
+                "on the device, in host memory or on NVMe")
+      .needs(model)
+      .excludes(recompute)
+      .excludes(memory_device);
   command
-      ->add_option("--device-memory", options->device_memory,
-                   "Of the model: separate, as of a GPU, or host, for a run on the CPU")
-      ->needs(model)
-      ->check(CLI::IsMember({"separate", "host"}))
-      ->capture_default_str();
+      .add_option("--device-memory", options->device_memory,
+                  "Of the model: separate, as of a GPU, or host, for a run on the CPU")
+      .needs(model)
+      .one_of({"separate", "host"})
+      .show_default();
   command
-      ->add_option("--machine", options->machine,
-                   "The rates of its disks, of the uses and of its devices, see docs/simulation.md")
-      ->required()
-      ->type_name("FILE");
+      .add_option("--machine", options->machine,
+                  "The rates of its disks, of the uses and of its devices, see docs/simulation.md")
+      .required()
+      .type_name("FILE");
   command
-      ->add_option("--host-budget", options->host_budget,
-                   "Host memory for tensors; with --model that of a node, instead of the configuration's")
-      ->type_name("SIZE");
-  CLI::Option* const eviction =
-      command->add_option("--eviction", options->eviction, "Of a trace: planned, lru or reuse_distance")
-          ->check(CLI::IsMember(evictions))
-          ->capture_default_str()
-          ->excludes(model);
-  command->add_option("--reuse-distance-max", options->reuse_distance_max, "For reuse_distance")
-      ->type_name("SIZE")
-      ->needs(eviction);
+      .add_option("--host-budget", options->host_budget,
+                  "Host memory for tensors; with --model that of a node, instead of the configuration's")
+      .type_name("SIZE");
+  const measure::CommandOption eviction =
+      command.add_option("--eviction", options->eviction, "Of a trace: planned, lru or reuse_distance")
+          .one_of(evictions)
+          .show_default()
+          .excludes(model);
+  command.add_option("--reuse-distance-max", options->reuse_distance_max, "For reuse_distance")
+      .type_name("SIZE")
+      .needs(eviction);
   command
-      ->add_option("--lookahead", options->lookahead,
-                   "Of a trace: most bytes that are loaded before their use is asked for")
-      ->type_name("SIZE")
-      ->capture_default_str()
-      ->excludes(model);
+      .add_option("--lookahead", options->lookahead,
+                  "Of a trace: most bytes that are loaded before their use is asked for")
+      .type_name("SIZE")
+      .show_default()
+      .excludes(model);
   command
-      ->add_option(
+      .add_option(
           "--dropped-ahead", options->dropped_ahead,
           "Of a trace: how many of the next tensors that leave memory after their use the trainer asks for, "
           "as an engine does for tiles")
-      ->type_name("N")
-      ->capture_default_str()
-      ->excludes(model);
+      .type_name("N")
+      .show_default()
+      .excludes(model);
   command
-      ->add_option(
+      .add_option(
           "--steps", options->steps,
           "How many at least; more are simulated, up to 64, until one moves the bytes of the one before it")
-      ->check(CLI::Range(1u, 1000u))
-      ->capture_default_str();
-  command->add_flag("--json", options->as_json, "Print JSON");
-  command->callback([options, trace, model, &status] {
-    if (trace->count() + model->count() == 0) throw CLI::RequiredError("a trace or --model");
-    if (trace->count() > 0 && options->host_budget.empty()) throw CLI::RequiredError("--host-budget");
+      .range(1u, 1000u)
+      .show_default();
+  command.add_flag("--json", options->as_json, "Print JSON");
+  command.on_run([options, trace, model, &status] {
+    if (trace.count() + model.count() == 0) measure::fail_required("a trace or --model");
+    if (trace.count() > 0 && options->host_budget.empty()) measure::fail_required("--host-budget");
     const auto outcome = run(*options);
     status = outcome ? done : fail(outcome.error());
   });

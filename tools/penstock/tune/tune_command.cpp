@@ -1,6 +1,5 @@
 #include "command.hpp"
 #include "measure/command_line.hpp"
-#include "measure/io_deadline.hpp"
 #include "measure/statistics.hpp"
 #include "search.hpp"
 
@@ -235,22 +234,22 @@ ExitStatus run(const TuneOptions& options) {
 
 }  // namespace
 
-void add_tune_command(CLI::App& app, ExitStatus& status) {
+void add_tune_command(measure::CommandLine& app, ExitStatus& status) {
   auto options = std::make_shared<TuneOptions>();
-  CLI::App* command = app.add_subcommand(
+  measure::CommandLine command = app.add_command(
       "tune",
       "Find the request size and queue depth that suit the drives best, and print the configuration keys");
   command
-      ->add_option("--path", options->directories,
-                   "The directories of nvme_path, in the same order; all are measured concurrently")
-      ->type_name("DIR")
-      ->required();
-  measure::add_io_deadline(*command, options->io_deadline);
-  command->add_option("--seconds", options->seconds, "About how long it takes")
-      ->check(measure::number_from(1, 100))
-      ->capture_default_str();
-  command->add_flag("--json", options->json, "Print JSON");
-  command->callback([options, &status] { status = run(*options); });
+      .add_option("--path", options->directories,
+                  "The directories of nvme_path, in the same order; all are measured concurrently")
+      .type_name("DIR")
+      .required();
+  measure::add_io_deadline(command, options->io_deadline);
+  command.add_option("--seconds", options->seconds, "About how long it takes")
+      .number_range(1, 100)
+      .show_default();
+  command.add_flag("--json", options->json, "Print JSON");
+  command.on_run([options, &status] { status = run(*options); });
 }
 
 }  // namespace penstock::tool
