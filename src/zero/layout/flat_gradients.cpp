@@ -29,28 +29,33 @@ ReductionQueue::Size FlatResidency::size_in_bucket(std::uint32_t flat) const {
   return {.elements = length(flat), .bytes = padded(length(flat), dtype_)};
 }
 
-/// All ranges before any is used: there may be no room for one of them. Those of a call that fails stay reserved, so
-/// that repeating it gives the same ranges. Gradients that several units share come first: they stay open for long, and
-/// divide the memory unless they are at its end.
-Result<void> FlatResidency::reserve_gradients(std::uint32_t unit, Effects& effects) {
+/// The flats whose gradients the unit opens. Those that several units share are the first to get memory: they stay open
+/// for long, and divide the memory unless they are at its end.
+std::vector<std::uint32_t> FlatResidency::gradients_to_open(std::uint32_t unit) const {
+  std::vector<std::uint32_t> flats;
   for (const bool shared : {true, false}) {
     for (const std::uint32_t flat : shards_.trained_by(unit)) {
-      const Place& place = places_[flat];
-      if (is_open(flat) || (place.users > 1) != shared) continue;
-      PENSTOCK_TRY(reserve_gradient(flat, unit, effects));
+      const std::uint32_t users = places_[flat].users;
+      if (!is_open(flat) && users > 0 && (users > 1) == shared) flats.push_back(flat);
     }
   }
-  return ok();
+  return flats;
 }
 
-Result<void> FlatResidency::reserve_gradient(std::uint32_t flat, std::uint32_t unit, Effects& effects) {
-  Place& place = places_[flat];
-  // The last micro-batch of this flat still uses its range until it is accumulated.
-  while (reducing_.holds(flat)) PENSTOCK_TRY(finish_oldest_gradient(effects));
-  if (place.gradient.held() || (in_place_.first_gradients && !place.accumulated)) return ok();
-  while (place.users > 1 && !reducing_.empty()) PENSTOCK_TRY(finish_oldest_gradient(effects));  // at the end
-  PENSTOCK_TRY_ASSIGN(place.gradient, reserve(size(flat), Purpose::full_gradient, unit, effects));
-  return ok();
+/// All ranges before any is used. Returns the length for which there is no room; 0: all have it. Ranges of a call that
+/// fails stay reserved, so that repeating it gives the same ranges.
+Result<ByteCount> FlatResidency::reserve_gradients(std::uint32_t unit, std::span<const std::uint32_t> flats,
+                                                   Effects& effects) {
+  for (const std::uint32_t flat : flats) {
+    Place& place = places_[flat];
+    // The last micro-batch of this flat still uses its range until it is accumulated.
+    while (reducing_.holds(flat)) PENSTOCK_TRY(finish_oldest_gradient(effects));
+    if (place.gradient.held() || (in_place_.first_gradients && !place.accumulated)) continue;
+    while (place.users > 1 && !reducing_.empty()) PENSTOCK_TRY(finish_oldest_gradient(effects));
+    PENSTOCK_TRY_ASSIGN(place.gradient, reserve(size(flat), Purpose::full_gradient, unit, effects));
+    if (!place.gradient.held()) return size(flat);
+  }
+  return ByteCount();
 }
 
 /// Frees the ranges that calls have reserved and not opened.
@@ -76,11 +81,10 @@ bool FlatResidency::must_make_room_for_gradients(std::uint32_t unit) const {
     occupy(places_[flat].gathered);
     if (!again.allocate(gathered_size(flat).value(), RangeAllocator::End::low)) return false;
   }
+  const auto flats = gradients_to_open(unit);
   const auto has_room = [&](RangeAllocator& memory) {
-    const auto trained = shards_.trained_by(unit);
-    return std::all_of(trained.begin(), trained.end(), [&](std::uint32_t flat) {
-      return is_open(flat) || places_[flat].users == 0 ||
-             memory.allocate(size(flat).value(), RangeAllocator::End::high);
+    return std::all_of(flats.begin(), flats.end(), [&](std::uint32_t flat) {
+      return memory.allocate(size(flat).value(), RangeAllocator::End::high).has_value();
     });
   };
   return !has_room(now) && has_room(again);
@@ -89,23 +93,24 @@ bool FlatResidency::must_make_room_for_gradients(std::uint32_t unit) const {
 Result<void> FlatResidency::open_gradients(std::uint32_t unit, Effects& effects) {
   if (!limits_.overlap) PENSTOCK_TRY(finish_reducing(effects));
   if (clearing_) PENSTOCK_TRY(drop_unleased(effects));
-  auto reserved = reserve_gradients(unit, effects);
-  if (!reserved && reserved.error().code() == ErrorCode::budget_too_small) {
+  const auto flats = gradients_to_open(unit);
+  PENSTOCK_TRY_ASSIGN(ByteCount lacking, reserve_gradients(unit, flats, effects));
+  if (!lacking.is_zero()) {
     // As in gather_unit(): gathered flats may leave no gap that is long enough; nor may the unit's own first ranges,
     // which were reserved beside gradients that have been reduced meanwhile.
     if (has_one_budget()) PENSTOCK_TRY(drop_unleased(effects));
     free_unopened_gradients();
-    reserved = reserve_gradients(unit, effects);
+    PENSTOCK_TRY_ASSIGN(lacking, reserve_gradients(unit, flats, effects));
   }
-  if (!reserved) {
-    if (reserved.error().code() == ErrorCode::budget_too_small) free_unopened_gradients();
-    return reserved;
+  if (!lacking.is_zero()) {
+    Error error = out_of_memory(budgets_.gradients, lacking);
+    free_unopened_gradients();
+    return error;
   }
-  for (const std::uint32_t flat : shards_.trained_by(unit)) {
-    if (is_open(flat)) continue;
+  for (const std::uint32_t flat : flats) {
     PENSTOCK_TRY(effects.open_gradient(flat));
     places_[flat].pending_users = places_[flat].users;
-    if (is_open(flat)) open_.insert(flat);
+    open_.insert(flat);
   }
   return ok();
 }
@@ -148,15 +153,18 @@ Result<void> FlatResidency::start_closed_buckets(Effects& effects) {
   return ok();
 }
 
+/// Without overlap, all that are being reduced: the repetition of a call that fails here would begin with them.
 Result<void> FlatResidency::finish_oldest_gradient(Effects& effects) {
   if (!reducing_.is_reducing()) {
     reducing_.close_bucket();
     PENSTOCK_TRY(start_closed_buckets(effects));
   }
-  const std::uint32_t flat = reducing_.oldest();
-  PENSTOCK_TRY(effects.finish_gradient(flat));
-  places_[flat].gradient = {};
-  reducing_.remove_oldest();
+  do {
+    const std::uint32_t flat = reducing_.oldest();
+    PENSTOCK_TRY(effects.finish_gradient(flat));
+    places_[flat].gradient = {};
+    reducing_.remove_oldest();
+  } while (!limits_.overlap && reducing_.is_reducing());
   return ok();
 }
 

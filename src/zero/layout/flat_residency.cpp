@@ -54,26 +54,28 @@ Result<void> FlatResidency::gather_unit(std::uint32_t unit, Effects& effects) {
   if (!clearing_) {
     PENSTOCK_TRY(drop_beyond_reuse(unit, effects));
     PENSTOCK_TRY(drop_above_limit(unit, effects));
-    auto gathered = gather_needed(unit, effects);
-    if (gathered && !must_make_room_for_gradients(unit)) return gather_ahead(unit, effects);
-    if (!gathered && gathered.error().code() != ErrorCode::budget_too_small) return gathered;
+    PENSTOCK_TRY_ASSIGN(const ByteCount lacking, gather_needed(unit, effects));
+    if (lacking.is_zero() && !must_make_room_for_gradients(unit)) return gather_ahead(unit, effects);
   }
   // Gathered flats, even of this unit, may be where they leave no gap that is long enough: begin with free memory.
   PENSTOCK_TRY(drop_unleased(effects));
-  PENSTOCK_TRY(gather_needed(unit, effects));
+  PENSTOCK_TRY_ASSIGN(const ByteCount lacking, gather_needed(unit, effects));
+  if (!lacking.is_zero()) return out_of_memory(budgets_.gathered, lacking);
   return gather_ahead(unit, effects);
 }
 
-Result<void> FlatResidency::gather_needed(std::uint32_t unit, Effects& effects) {
+/// Returns the length for which there is no room; 0: all have it.
+Result<ByteCount> FlatResidency::gather_needed(std::uint32_t unit, Effects& effects) {
   for (const std::uint32_t flat : shards_.needed_by(unit)) {
     if (is_gathered(flat)) continue;
     Reservation range = std::move(places_[flat].gathered);
     if (!range.held()) {
       PENSTOCK_TRY_ASSIGN(range, reserve(gathered_size(flat), Purpose::gathered_flat, unit, effects));
+      if (!range.held()) return gathered_size(flat);
     }
     PENSTOCK_TRY(take_and_gather(flat, std::move(range), effects));
   }
-  return ok();
+  return ByteCount();
 }
 
 Result<void> FlatResidency::gather_ahead(std::uint32_t unit, Effects& effects) {
@@ -185,7 +187,8 @@ void FlatResidency::no_longer_ahead(std::uint32_t flat) {
   if (std::exchange(places_[flat].ahead, false)) ahead_elements_ -= length(flat);
 }
 
-/// Room for what must be had now. Gradients grow from the other end, so that they do not cut the room of flats.
+/// For what must be had now; not held if there is no room. Gradients grow from the other end, so that they do not cut
+/// the room of flats.
 Result<Reservation> FlatResidency::reserve(ByteCount size, Purpose purpose, std::uint32_t for_unit,
                                            Effects& effects) {
   const bool for_flat = purpose == Purpose::gathered_flat;
@@ -208,9 +211,9 @@ Result<Reservation> FlatResidency::reserve(ByteCount size, Purpose purpose, std:
       PENSTOCK_TRY(finish_oldest_gradient(effects));
       continue;
     }
-    if (!dropping_helps) return out_of_memory(budget, size);
+    if (!dropping_helps) return Reservation();
     PENSTOCK_TRY_ASSIGN(auto dropped, drop_furthest(for_unit, 1, /*persistent=*/true, effects));
-    if (!dropped) return out_of_memory(budget, size);
+    if (!dropped) return Reservation();
   }
 }
 

@@ -34,7 +34,8 @@ struct InPlace {
 /// Owned by one thread.
 class FlatResidency {
  public:
-  /// Carries decisions out. When it returns an error the decision is undone; the caller may make the same call again.
+  /// Carries decisions out. When it returns an error the decision is undone, or kept for the same call: the caller
+  /// makes it again, or abandons the step.
   class Effects {
    public:
     virtual ~Effects() = default;
@@ -136,7 +137,7 @@ class FlatResidency {
   };
 
   Result<void> gather_unit(std::uint32_t unit, Effects& effects);
-  Result<void> gather_needed(std::uint32_t unit, Effects& effects);
+  Result<ByteCount> gather_needed(std::uint32_t unit, Effects& effects);
   [[nodiscard]] bool must_make_room_for_gradients(std::uint32_t unit) const;
   Result<void> gather_ahead(std::uint32_t unit, Effects& effects);
   /// For a flat that is needed `distance` uses after `unit`; not held if there is no room.
@@ -146,8 +147,9 @@ class FlatResidency {
   Result<void> drop_above_limit(std::uint32_t unit, Effects& effects);
   Result<void> drop_beyond_reuse(std::uint32_t unit, Effects& effects);
   Result<void> drop_unleased(Effects& effects);
-  Result<void> reserve_gradients(std::uint32_t unit, Effects& effects);
-  Result<void> reserve_gradient(std::uint32_t flat, std::uint32_t unit, Effects& effects);
+  [[nodiscard]] std::vector<std::uint32_t> gradients_to_open(std::uint32_t unit) const;
+  Result<ByteCount> reserve_gradients(std::uint32_t unit, std::span<const std::uint32_t> flats,
+                                      Effects& effects);
   void free_unopened_gradients();
   Result<tiers::Reservation> reserve(ByteCount size, tiers::Purpose purpose, std::uint32_t for_unit,
                                      Effects& effects);

@@ -12,7 +12,7 @@ constexpr std::uint64_t predicted_max = 1 << 20;  // uses
 }  // namespace
 
 OrderOfUse::OrderOfUse(const ShardLayout& shards, std::vector<std::uint32_t> units)
-    : shards_(shards), uses_(shards.flats().size()), predicted_for_step_(units) {
+    : shards_(shards), uses_(shards.flats().size()), predicted_for_step_(units), expected_(units.size()) {
   predict(std::move(units));
 }
 
@@ -32,7 +32,7 @@ OrderOfUse::Noted OrderOfUse::note(std::uint32_t unit) {
   recorded_.push_back(unit);
   const bool ends = position_ >= predicted_.size();
   const bool is_another = !ends && predicted_[position_] != unit;
-  if (in_step_ && (is_another || (ends && predicted_.size() < predicted_max))) is_expected_ = false;
+  if (is_another || (ends && predicted_.size() < predicted_max)) is_expected_ = false;
   if (is_another) {  // an order that differs from the prediction is followed from the next step on
     use.order_before = predicted_;
     predict({});
@@ -82,7 +82,6 @@ void OrderOfUse::forget_uses() {
 }
 
 void OrderOfUse::expect(std::vector<std::uint32_t> units) {
-  in_step_ = true;
   expected_ = units.size();
   const bool repeats = repeats_ && expected_ == expected_before_ && predicted_.size() <= predicted_max;
   is_expected_ = predicted_ == units;
@@ -92,10 +91,9 @@ void OrderOfUse::expect(std::vector<std::uint32_t> units) {
 }
 
 void OrderOfUse::end_step() {
-  repeats_ = recorded_ == predicted_for_step_ && expected_ == expected_before_;
+  repeats_ = !recorded_.empty() && recorded_ == predicted_for_step_ && expected_ == expected_before_;
   expected_before_ = expected_;
-  in_step_ = false;
-  is_expected_ = true;
+  is_expected_ = is_expected_ && recorded_.size() >= expected_;
   predicted_for_step_ = recorded_;
   predict(std::exchange(recorded_, {}));
   position_ = 0;
@@ -105,8 +103,9 @@ void OrderOfUse::restart(std::vector<std::uint32_t> units) {
   recorded_.clear();
   position_ = 0;
   acquiring_.reset();
-  expected_ = expected_before_ = 0;
-  in_step_ = repeats_ = false;
+  expected_ = units.size();
+  expected_before_ = 0;
+  repeats_ = false;
   is_expected_ = true;
   predicted_for_step_ = units;
   predict(std::move(units));

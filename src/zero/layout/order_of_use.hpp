@@ -31,8 +31,9 @@ class OrderOfUse {
   void undo(Noted use);
   void end_use() { acquiring_.reset(); }
 
-  /// Whether no use of this step was another than those that expect() was given, which are rehearsed. Those that follow
-  /// the 2^20 that unit_order() lists at most are taken for the expected ones. Between steps it is true.
+  /// Whether the uses of this step are, and are predicted to be, those that expect() was given, which are rehearsed.
+  /// Without expect() a step is expected to be as the last one that had it. Those that follow the 2^20 that
+  /// unit_order() lists at most are taken for the expected ones.
   [[nodiscard]] bool is_expected() const { return is_expected_; }
   /// The unit that is used after `distance` others, as far as it is predicted.
   [[nodiscard]] std::optional<std::uint32_t> next(std::size_t distance) const;
@@ -64,7 +65,6 @@ class OrderOfUse {
   std::vector<std::uint32_t> predicted_for_step_;  // what predicted_ was when the last step had ended
   std::size_t expected_ = 0,
               expected_before_ = 0;  // uses that expect() was given, for this step and the last one
-  bool in_step_ = false;             // from expect() to end_step()
   bool is_expected_ = true;
   bool repeats_ = false;  // whether the last step had the order of the one before it
   std::vector<std::uint32_t> recorded_;

@@ -76,7 +76,7 @@ TEST(OrderOfUse, IsThatOfTheLastStepWhereTheStepBeforeItHadItToo) {
     use(order, of_step);
     EXPECT_EQ(order.is_expected(), of_step == plain);
     order.end_step();
-    EXPECT_TRUE(order.is_expected()) << "between steps";
+    EXPECT_EQ(order.is_expected(), of_step == plain) << "of a step without expect()";
     order.expect(plain);
   }
   for (int repeated = 0; repeated < 3; ++repeated) {  // as a trainer may repeat begin_step()
