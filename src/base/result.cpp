@@ -96,20 +96,41 @@ Error::Fields Error::fields() const {
   return fields;
 }
 
+namespace {
+
+/// Names and values are those of callers and files: a byte that a terminal would obey is shown by its number: "\x1b".
+std::string visible(std::string_view text, std::string_view kept = "\t") {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte >= 0x20 && byte != 0x7f) || kept.find(c) != std::string_view::npos) {
+      out += c;
+    } else {
+      out += "\\x";
+      out += digits[byte / 16];
+      out += digits[byte % 16];
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
 std::string Error::message() const {
   const Fields fields = this->fields();
   std::string out = fields.reason.empty() ? std::string(to_string(code_)) : fields.reason;
-  if (!fields.object.empty()) out += ": " + fields.object;
+  if (!fields.object.empty()) out += ": " + visible(fields.object);
   if (fields.offset) out += " at offset " + std::to_string(fields.offset->value());
   if (!fields.wanted.empty()) out += ", wanted " + fields.wanted;
-  if (!fields.got.empty()) out += ", got " + fields.got;
+  if (!fields.got.empty()) out += ", got " + visible(fields.got);
   if (os_error_ != 0) out += ": " + std::string(std::strerror(os_error_));
   out += " [" + std::string(operation_) + "]";
 
   if (!fields.where.empty()) out += "\n  where   " + fields.where;
   for (const std::string& note : fields.notes) out += "\n  " + note;
   if (!fields.advice.empty()) out += "\n  try     " + fields.advice;
-  return out;
+  return visible(out, "\t\n");
 }
 
 }  // namespace penstock

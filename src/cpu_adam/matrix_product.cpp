@@ -1,8 +1,13 @@
 #include "cpu_adam/matrix_product.hpp"
 
+#include "base/address_space.hpp"
+
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <string>
+#include <thread>
 #include <utility>
 
 namespace penstock::cpu_adam {
@@ -18,6 +23,22 @@ using Sgemm = void (*)(int order, int transpose_a, int transpose_b, int rows, in
 using Function = void (*)();
 Function find(void* library, const char* name) {
   return reinterpret_cast<Function>(dlsym(library, name));
+}
+
+/// OpenBLAS starts a thread for each further core when it is loaded. Each reserves 128 MiB, and tries again without end
+/// where it gets none; the C library takes up to 72 MiB for a thread's stack and its allocations.
+Result<void> check_address_space(const std::string& file) {
+  const ByteCount needed = ByteCount(200 << 20) * std::max(1u, std::thread::hardware_concurrency());
+  const auto left = address_space_left();
+  if (!left || *left >= needed) return ok();
+  return Error::unsupported("MatrixProduct::load")
+      .object(file)
+      .reason(
+          "the limit on address space leaves too little for the BLAS library, which could not start its "
+          "threads")
+      .wanted(needed)
+      .got(*left)
+      .advice("raise RLIMIT_AS (ulimit -v), or limit memory with a control group instead");
 }
 
 /// Each has a function of its own for that; one without threads has none.
@@ -60,6 +81,7 @@ Result<MatrixProduct> MatrixProduct::load(const std::string& file) {
         .note(std::string("cause   ") + (text == nullptr ? "no reason given" : text))
         .advice("install OpenBLAS (libopenblas0), or set PENSTOCK_BLAS to the path of a BLAS library");
   };
+  PENSTOCK_TRY(check_address_space(file));
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) return unusable("the BLAS library, which multiplies matrices, cannot be loaded");
   MatrixProduct product;

@@ -26,7 +26,7 @@ class MatrixProduct {
   /// Errors: those of load(), of the last one that was tried.
   [[nodiscard]] static Result<const MatrixProduct*> instance();
   /// Loads `file`, which is not unloaded any more. Errors: unsupported, for a file that cannot be loaded or has no
-  /// cblas_sgemm.
+  /// cblas_sgemm, and where RLIMIT_AS leaves too little for its threads.
   [[nodiscard]] static Result<MatrixProduct> load(const std::string& file);
 
   /// A matrix, or its transpose, in rows that begin `stride` elements after each other.

@@ -1,5 +1,7 @@
 #include <penstock/swap/access_trace.hpp>
 
+#include "swap/trace_limits.hpp"
+
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
@@ -12,8 +14,6 @@ namespace penstock::swap {
 namespace {
 
 constexpr const char* operation = "check_trace";
-constexpr ByteCount tensor_bytes_max(std::uint64_t{1}
-                                     << 42);  // so that the bytes of four million tensors can be added up
 
 bool has_line_break(const std::string& text) {
   return text.find_first_of("\r\n") != std::string::npos;
@@ -52,8 +52,10 @@ Result<void> check_trace(const AccessTrace& trace) {
     };
     if (tensor.name.empty()) return refused("name").reason("it is empty");
     if (has_line_break(tensor.name)) return refused("name").reason("it has a line break").got(tensor.name);
-    if (tensor.size.is_zero() || tensor.size > tensor_bytes_max)
-      return refused("size").wanted("more than 0, at most " + to_string(tensor_bytes_max)).got(tensor.size);
+    if (tensor.size.is_zero() || tensor.size > trace_tensor_bytes_max)
+      return refused("size")
+          .wanted("more than 0, at most " + to_string(trace_tensor_bytes_max))
+          .got(tensor.size);
     if (static_cast<std::size_t>(tensor.purpose) >= tiers::purpose_count)
       return refused("purpose").wanted("an enumerator").got(unsigned(tensor.purpose));
   }

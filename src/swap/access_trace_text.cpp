@@ -1,5 +1,7 @@
 #include <penstock/swap/access_trace.hpp>
 
+#include "swap/trace_limits.hpp"
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -82,19 +84,19 @@ class Reader {
   }
 
   template <class Number>
-  Result<Number> read_number(const char* name, std::string_view& rest) const {
+  Result<Number> read_number(const std::string& wanted, std::string_view& rest) const {
     const std::string_view word = take_word(rest);
     Number number{};
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-    if (error != std::errc() || end != word.data() + word.size()) return refused(name, word);
+    if (error != std::errc() || end != word.data() + word.size()) return refused(wanted, word);
     return number;
   }
 
   Result<void> read_tensor(std::string_view rest) {
     AccessTrace::Tensor tensor;
-    PENSTOCK_TRY_ASSIGN(const auto size, read_number<std::uint64_t>("its bytes, more than 0", rest));
-    if (size == 0) return refused("its bytes, more than 0", "0");
+    PENSTOCK_TRY_ASSIGN(const auto size, read_number<std::uint64_t>(size_wanted_, rest));
     tensor.size = ByteCount(size);
+    if (size == 0 || tensor.size > trace_tensor_bytes_max) return refused(size_wanted_, std::to_string(size));
     PENSTOCK_TRY(read_properties(take_word(rest), tensor));
     PENSTOCK_TRY_ASSIGN(tensor.purpose, purpose_of(take_word(rest)));
     if (rest.empty()) return refused("its name", rest);
@@ -151,6 +153,8 @@ class Reader {
     return ok();
   }
 
+  const std::string size_wanted_ =
+      "its bytes, more than 0, at most " + std::to_string(trace_tensor_bytes_max.value());
   AccessTrace trace_;
   std::uint64_t number_ = 0;  // of the line
   bool has_label_ = false;

@@ -139,6 +139,15 @@ Result<std::filesystem::path> Rank::State::file_of_rank(std::filesystem::path fi
   return name_of_rank(std::move(file), options.identity.rank, options.identity.ranks);
 }
 
+namespace {
+
+Result<void> of_report_file(Result<void> outcome) {
+  if (outcome) return outcome;
+  return std::move(outcome).error().note("it is penstock.report_file");
+}
+
+}  // namespace
+
 Result<void> Rank::State::make_monitor() {
   PENSTOCK_TRY_ASSIGN(monitor, StepMonitor::create(options.config, options.identity.rank == 0, options.log));
   const PenstockConfig& penstock = options.config.penstock;
@@ -146,9 +155,7 @@ Result<void> Rank::State::make_monitor() {
   PENSTOCK_TRY_ASSIGN(timeline_file, file_of_rank(penstock.timeline_file));
   if (report_file.empty()) return ok();
   PENSTOCK_TRY(check_different(report_file, timeline_file));
-  if (auto may_write = check_report_file(report_file); !may_write)
-    return std::move(may_write).error().note("it is penstock.report_file");
-  return ok();
+  return of_report_file(check_report_file(report_file));
 }
 
 void Rank::State::end_step(const StepOutcome& outcome) {
@@ -181,7 +188,7 @@ RunReport Rank::State::report(bool with_changes) const {
 
 Result<void> Rank::State::save_report(bool with_changes) {
   reported_at = Clock::steady().now();
-  return zero::save_report(report(with_changes), report_file, report_format_of(report_file));
+  return of_report_file(zero::save_report(report(with_changes), report_file, report_format_of(report_file)));
 }
 
 Result<void> Rank::State::make_engine(Member& member) {

@@ -96,10 +96,9 @@ class Replay : private HostResidency::Effects {
  private:
   /// Makes uses, one after the other.
   struct Thread {
-    std::vector<std::uint32_t> uses;  // their numbers in the trace
-    std::vector<std::size_t> dropped =
-        {};                         // of `uses`, those of tensors on disk that are dropped after their use
-    std::size_t next = 0, end = 0;  // of `uses`: the next one, and where those end that it makes now
+    std::vector<std::uint32_t> uses;        // their numbers in the trace
+    std::vector<std::size_t> dropped = {};  // of `uses`, those of tensors on disk that are dropped after use
+    std::size_t next = 0, end = 0;          // of `uses`: the next one, and where those end that it makes now
     std::optional<RequestId> request = {};  // for the next one
     bool computes = false;                  // holds it
     double left = 0;                        // seconds, if no other computes
@@ -109,10 +108,9 @@ class Replay : private HostResidency::Effects {
   };
   /// What an update does for a flat.
   struct Flat {
-    std::size_t begin, end;  // of the update's uses
-    std::size_t added_at =
-        0;               // the trainer's uses that end before the flat waits for its update; 0: a whole round
-    bool waits = false;  // for its update, or is being updated
+    std::size_t begin, end;      // of the update's uses
+    std::size_t added_at = 0;    // how many uses of the trainer end before it waits for its update; 0: all
+    bool waits = false;          // for its update, or is being updated
     bool of_last_round = false;  // whether that is of the round before
   };
 

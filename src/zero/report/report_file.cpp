@@ -25,6 +25,14 @@ Error failed(int code, const std::filesystem::path& file) {
   return Error::from_errno("save_report", code).object(file.string());
 }
 
+/// The absolute name of the file to which it leads, also of a link whose file is not there yet.
+std::filesystem::path without_links(const std::filesystem::path& file, std::error_code& error) {
+  std::filesystem::path name = std::filesystem::absolute(file, error);
+  for (int links = 0; links < 40 && !error && std::filesystem::is_symlink(name); ++links)
+    name = name.parent_path() / std::filesystem::read_symlink(name, error);
+  return name;
+}
+
 /// Other threads and processes may write the same file.
 Result<Unfinished> begin_beside(const std::filesystem::path& file) {
   if (!file.has_filename())
@@ -33,10 +41,7 @@ Result<Unfinished> begin_beside(const std::filesystem::path& file) {
         .reason("it names no file")
         .got(file.string());
   std::error_code error;
-  Unfinished unfinished{.file = std::filesystem::absolute(file, error)};
-  // Also of a link whose file is not there yet.
-  for (int links = 0; links < 40 && !error && std::filesystem::is_symlink(unfinished.file); ++links)
-    unfinished.file = unfinished.file.parent_path() / std::filesystem::read_symlink(unfinished.file, error);
+  Unfinished unfinished{.file = without_links(file, error)};
   if (error) return failed(error.value(), file);
   const auto there = std::filesystem::status(unfinished.file, error);
   if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
@@ -88,7 +93,7 @@ Result<void> check_different(const std::filesystem::path& report, const std::fil
   if (report.empty() || timeline.empty()) return ok();
   std::error_code unknown;
   const auto one_name = [&](const std::filesystem::path& file) {
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(file, unknown), unknown);
+    return std::filesystem::weakly_canonical(without_links(file, unknown), unknown);
   };
   if (one_name(report) != one_name(timeline)) return ok();
   return Error::invalid_config("Rank::create")

@@ -35,6 +35,17 @@ TEST(Error, PutsPlaceNotesAndAdviceOnLinesOfTheirOwn) {
             "  try     add a second path");
 }
 
+TEST(Error, ShowsBytesThatATerminalWouldObeyByTheirNumbers) {
+  const Error error = Error(ErrorCode::not_found, "find")
+                          .object("a\x1b[2Jb\nc")
+                          .got(std::string("\0\t\x7f", 3))
+                          .note("cause   \x07\n  of it \xc3\xa9");
+
+  EXPECT_EQ(error.message(),
+            "not found: a\\x1b[2Jb\\x0ac, got \\x00\t\\x7f [find]\n  cause   \\x07\n  of it \xc3\xa9");
+  EXPECT_EQ(error.fields().object, "a\x1b[2Jb\nc");  // as it was given
+}
+
 TEST(Error, GivesItsFieldsOneByOne) {
   const Error::Fields none = Error(ErrorCode::io, "read").fields();
   const Error::Fields fields = Error(ErrorCode::io, "read")

@@ -1,4 +1,6 @@
 // Muon's step of one matrix: against the formula in double, on any number of workers, and what it refuses.
+#include "kit/child_process.hpp"
+#include "kit/sanitizer.hpp"
 #include "kit/seeded_random.hpp"
 #include "muon_reference.hpp"
 
@@ -6,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -230,6 +233,17 @@ TEST(MatrixProduct, IsRefusedByNameWithoutALibrary) {
   const auto other = MatrixProduct::load("libm.so.6");
   ASSERT_FALSE(other);
   EXPECT_NE(other.error().message().find("cblas_sgemm"), std::string::npos) << other.error().message();
+}
+
+TEST(MatrixProduct, IsRefusedWhereItCouldNotStartItsThreads) {
+  if (penstock::test::any_sanitizer) GTEST_SKIP() << "a sanitizer needs more address space";
+  const int result = penstock::test::in_child([] {
+    const rlimit limit{256 << 20, 256 << 20};
+    if (::setrlimit(RLIMIT_AS, &limit) != 0) return 2;
+    const auto product = MatrixProduct::load("libopenblas.so.0");
+    return !product && product.error().message().find("RLIMIT_AS") != std::string::npos ? 0 : 1;
+  });
+  EXPECT_EQ(result, 0);
 }
 
 }  // namespace

@@ -77,9 +77,12 @@ TEST(AccessTrace, IsRefusedWithTheLineThatIsWrong) {
   expect("penstock-trace 2\n", "line 1, wanted the first line of a trace, got \"penstock-trace 2\"");
   expect("{\"units\": 1}", "line 1");
   expect(begin + "tensors 1\n", "line 3, wanted \"label\", \"tensor\" or \"use\", got \"tensors\"");
-  expect(begin + "tensor 0 disk scratch b\n", "line 3, wanted its bytes, more than 0, got \"0\"");
-  expect(begin + "tensor -4 disk scratch b\n", "got \"-4\"");
-  expect(begin + "tensor 99999999999999999999 disk scratch b\n", "got \"99999999999999999999\"");
+  for (const char* const bytes :
+       {"0", "4398046511105", "18446744073709551615", "18446744073709551616", "-1"}) {
+    expect(
+        begin + "tensor " + bytes + " disk scratch b\n",
+        std::string("line 3, wanted its bytes, more than 0, at most 4398046511104, got \"") + bytes + "\"");
+  }
   expect(begin + "tensor 1 tape scratch b\n",
          "wanted disk, memory, write_behind, dropped, home or transient, got \"tape\"");
   expect(begin + "tensor 1 disk,memory scratch b\n",

@@ -195,15 +195,18 @@ TEST(RankReport, AndTimelineHaveFilesOfTheirOwn) {
 TEST(RankReport, AndTimelineHaveFilesOfTheirOwnByAnyName) {
   const ScratchDirectory scratch;
   std::filesystem::create_directory_symlink(scratch.path(), scratch.path() / "link");
-  Rank::Options same = options(scratch);
-  same.config.penstock.report_file = scratch.path() / "file.json";
-  same.config.penstock.timeline_file = scratch.path() / "link" / "file.json";
+  std::filesystem::create_symlink("file.json", scratch.path() / "leads to none yet.json");
+  for (const char* const name : {"link/file.json", "leads to none yet.json"}) {
+    Rank::Options same = options(scratch);
+    same.config.penstock.report_file = scratch.path() / "file.json";
+    same.config.penstock.timeline_file = scratch.path() / name;
 
-  const auto rank = Rank::create(std::move(same));
+    const auto rank = Rank::create(std::move(same));
 
-  ASSERT_FALSE(rank);
-  EXPECT_EQ(rank.error().code(), ErrorCode::invalid_config);
-  EXPECT_NE(rank.error().message().find("link/file.json"), std::string::npos) << rank.error().message();
+    ASSERT_FALSE(rank) << name;
+    EXPECT_EQ(rank.error().code(), ErrorCode::invalid_config);
+    EXPECT_NE(rank.error().message().find(name), std::string::npos) << rank.error().message();
+  }
 }
 
 TEST(RankReport, IsWrittenByItsExtension) {
@@ -230,6 +233,9 @@ TEST(RankReport, ThatCannotBeWrittenIsAnErrorAtTheBegin) {
 
     ASSERT_FALSE(rank) << key;
     EXPECT_NE(rank.error().message().find("file"), std::string::npos) << rank.error().message();
+    if (name == "report_file") {
+      EXPECT_NE(rank.error().message().find("penstock.report_file"), std::string::npos);
+    }
   }
 }
 
