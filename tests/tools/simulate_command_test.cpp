@@ -147,8 +147,8 @@ TEST_F(SimulateModel, CountsManyMicroBatches) {
                "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/nvme"},
                "offload_optimizer": {"device": "nvme", "nvme_path": "/nvme"}}, "gradient_accumulation_steps": )"
         << count << "}";
-    const auto result = run_penstock({"simulate", "--model", "llama-3.2-1b", "--config", file("config"),
-                                      "--machine", file("node"), "--tokens", "1024", "--json"});
+    const auto result = run_penstock({"simulate", "--model", "gpt2", "--config", file("config"), "--machine",
+                                      file("node"), "--tokens", "1024", "--json"});
     EXPECT_EQ(result.status, 0) << result.err;
     const Json::Value steady = result.json()["steady"];
     const auto value = [&](const char* name) { return steady[name].asDouble(); };

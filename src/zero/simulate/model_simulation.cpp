@@ -234,12 +234,13 @@ std::vector<Alternative> alternatives(const Config& config, const Machine& node,
 
 /// Without changes, all micro-batches.
 Result<ModelSimulation> replay_once(const Config& config, const ModelLayout& model, const Machine& node,
-                                    const TrainingRun& run, std::uint32_t steps) {
+                                    const TrainingRun& run, std::uint32_t steps, bool bytes_settle) {
   PENSTOCK_TRY_ASSIGN(const MemoryPlan plan,
                       plan_memory(config, model, run.ranks, run.ranks_per_node, run.device_memory));
   ModelSimulation once;
   PENSTOCK_TRY_ASSIGN(once.step, plan_step(config, model, plan, {.micro_batches = run.micro_batches}));
   once.step.options.steps = steps;
+  once.step.options.bytes_settle = bytes_settle;
   PENSTOCK_TRY_ASSIGN(once.share, share_of(node, model, once.step, run));
   PENSTOCK_TRY_ASSIGN(once.simulation, simulate_steps(once.step.trace, once.share, once.step.options));
   return once;
@@ -274,13 +275,14 @@ swap::ReplayedRound extrapolated(const swap::ReplayedRound& few, const swap::Rep
 
 /// Of a step with more micro-batches than most_micro_batches, replays so many and half of them.
 Result<ModelSimulation> simulate_once(const Config& config, const ModelLayout& model, const Machine& node,
-                                      const TrainingRun& run, std::uint32_t steps) {
-  if (run.micro_batches <= most_micro_batches) return replay_once(config, model, node, run, steps);
+                                      const TrainingRun& run, std::uint32_t steps, bool bytes_settle) {
+  if (run.micro_batches <= most_micro_batches)
+    return replay_once(config, model, node, run, steps, bytes_settle);
   TrainingRun part = run;
   part.micro_batches = most_micro_batches / 2;
-  PENSTOCK_TRY_ASSIGN(const ModelSimulation few, replay_once(config, model, node, part, steps));
+  PENSTOCK_TRY_ASSIGN(const ModelSimulation few, replay_once(config, model, node, part, steps, bytes_settle));
   part.micro_batches = most_micro_batches;
-  PENSTOCK_TRY_ASSIGN(ModelSimulation more, replay_once(config, model, node, part, steps));
+  PENSTOCK_TRY_ASSIGN(ModelSimulation more, replay_once(config, model, node, part, steps, bytes_settle));
   const double times = static_cast<double>(run.micro_batches - most_micro_batches) / (most_micro_batches / 2);
   for (const auto round : {&Simulation::first, &Simulation::steady})
     more.simulation.*round = extrapolated(few.simulation.*round, more.simulation.*round, times);
@@ -291,7 +293,8 @@ Result<ModelSimulation> simulate_once(const Config& config, const ModelLayout& m
 
 Result<ModelSimulation> simulate_model(const Config& config, const ModelLayout& model, const Machine& node,
                                        const TrainingRun& run, std::uint32_t steps) {
-  PENSTOCK_TRY_ASSIGN(ModelSimulation result, simulate_once(config, model, node, run, steps));
+  PENSTOCK_TRY_ASSIGN(ModelSimulation result,
+                      simulate_once(config, model, node, run, steps, /*bytes_settle=*/true));
   PENSTOCK_TRY_ASSIGN(const MemoryPlan plan,
                       plan_memory(config, model, run.ranks, run.ranks_per_node, run.device_memory));
   const ByteCount host_budget = plan.host_budget * run.ranks_per_node;
@@ -300,7 +303,7 @@ Result<ModelSimulation> simulate_model(const Config& config, const ModelLayout& 
     Machine other = node;
     change(changed, other);
     // One that cannot run helps nobody.
-    if (const auto once = simulate_once(changed, model, other, run, steps))
+    if (const auto once = simulate_once(changed, model, other, run, steps, /*bytes_settle=*/false))
       result.simulation.note_change(what, once->simulation.steady.seconds);
   }
   return result;

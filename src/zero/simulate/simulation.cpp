@@ -1,7 +1,9 @@
 #include "zero/simulate/simulation.hpp"
 
 #include <algorithm>
+#include <array>
 #include <functional>
+#include <span>
 #include <utility>
 
 namespace penstock::zero::simulate {
@@ -30,18 +32,45 @@ const Alternative alternatives[] = {
      [](Machine&, SimulationOptions& options) { options.lookahead = options.lookahead * 2; }},
 };
 
-/// Which tensors are in memory at the end of a step may alternate a little for ever.
-bool are_alike(const swap::ReplayedRound& one, const swap::ReplayedRound& other) {
-  const auto near = [](ByteCount a, ByteCount b) {
-    return std::max(a, b) - std::min(a, b) <= ByteCount(std::max(a, b).value() / 200);
-  };
-  return near(one.read, other.read) && near(one.written, other.written);
+swap::ReplayedRound mean(std::span<const swap::ReplayedRound> rounds) {
+  swap::ReplayedRound mean = rounds.front();
+  constexpr std::array times = {
+      &swap::ReplayedRound::seconds,           &swap::ReplayedRound::used,
+      &swap::ReplayedRound::waited_for_loads,  &swap::ReplayedRound::waited_for_room,
+      &swap::ReplayedRound::waited_for_update, &swap::ReplayedRound::update,
+      &swap::ReplayedRound::update_used};
+  for (const auto& round : rounds.subspan(1)) {
+    mean.read += round.read;
+    mean.written += round.written;
+    for (const auto time : times) mean.*time += round.*time;
+    for (std::size_t i = 0; i < mean.disks.size(); ++i) {
+      mean.disks[i].read += round.disks[i].read;
+      mean.disks[i].written += round.disks[i].written;
+      mean.disks[i].busy += round.disks[i].busy;
+    }
+  }
+  const std::uint64_t count = rounds.size();
+  mean.read = mean.read / count;
+  mean.written = mean.written / count;
+  for (const auto time : times) mean.*time /= static_cast<double>(count);
+  for (auto& disk : mean.disks)
+    disk = {.read = disk.read / count,
+            .written = disk.written / count,
+            .busy = disk.busy / static_cast<double>(count)};
+  return mean;
+}
+
+bool are_alike(const swap::ReplayedRound& one, const swap::ReplayedRound& other, bool also_bytes) {
+  const auto near = [](auto a, auto b) { return std::max(a, b) - std::min(a, b) <= std::max(a, b) / 100; };
+  const bool has_bytes =
+      near(one.read.value(), other.read.value()) && near(one.written.value(), other.written.value());
+  return near(one.seconds, other.seconds) && (has_bytes || !also_bytes);
 }
 
 }  // namespace
 
 void Simulation::note_change(std::string what, double seconds) {
-  constexpr double gain_min = 0.005;  // a smaller one is not worth a line
+  constexpr double gain_min = 0.01;  // a smaller one is not worth a line
   if (seconds >= steady.seconds * (1 - gain_min)) return;
   const auto later = std::upper_bound(changes.begin(), changes.end(), seconds,
                                       [](double a, const Change& b) { return a < b.seconds; });
@@ -61,19 +90,23 @@ Result<Simulation> simulate_steps(const swap::AccessTrace& trace, const Machine&
                                                    .update_beside = options.update_beside,
                                                    .update_in_backward = options.update_in_backward,
                                                    .dropped_ahead = options.dropped_ahead}));
-  Simulation simulation;
-  PENSTOCK_TRY_ASSIGN(simulation.first, replayed->round());
-  simulation.steady = simulation.first;
-  simulation.steps = 1;
-  bool goes_on = options.steps > 1;
-  while (goes_on) {
-    const swap::ReplayedRound before = simulation.steady;
-    PENSTOCK_TRY_ASSIGN(simulation.steady, replayed->round());
-    ++simulation.steps;
-    const bool may_end = are_alike(before, simulation.steady) || simulation.steps >= steps_max;
-    goes_on = simulation.steps < options.steps || !may_end;
+  std::vector<swap::ReplayedRound> rounds;
+  std::uint32_t steps = options.steps;
+  const auto mean_of = [&](std::uint32_t begin, std::uint32_t end) {
+    return mean(std::span(rounds).subspan(begin, end - begin));
+  };
+  while (true) {
+    while (rounds.size() < steps) {
+      PENSTOCK_TRY_ASSIGN(rounds.emplace_back(), replayed->round());
+    }
+    const swap::ReplayedRound steady = mean_of(steps / 2, steps);
+    const bool is_settled =
+        steps == 1 || are_alike(mean_of(steps / 4, steps / 2), steady, options.bytes_settle);
+    const std::uint64_t next = std::uint64_t{steps} * 2;
+    if (is_settled || next > steps_max || next * trace.uses.size() > uses_max)
+      return Simulation{rounds.front(), steady, steps, {}};
+    steps *= 2;
   }
-  return simulation;
 }
 
 Result<Simulation> simulate(const swap::AccessTrace& trace, const Machine& machine,
@@ -82,6 +115,7 @@ Result<Simulation> simulate(const swap::AccessTrace& trace, const Machine& machi
   for (const auto& [what, change] : alternatives) {
     Machine other = machine;
     SimulationOptions other_options = options;
+    other_options.bytes_settle = false;
     change(other, other_options);
     PENSTOCK_TRY_ASSIGN(const Simulation changed, simulate_steps(trace, other, other_options));
     simulation.note_change(what, changed.steady.seconds);

@@ -16,24 +16,30 @@ struct SimulationOptions {
   bool update_beside = false;    ///< these as in swap::ReplayOptions
   bool update_in_backward = false;
   std::uint32_t dropped_ahead = 0;
-  /// > 0. 1: only the first step. Otherwise so many at least, and then until one moves the bytes of the one before it,
-  /// to half a percent, or there are steps_max: the last one stands for all that follow.
+  /// > 0. 1: only the first step. Otherwise so many at least, and then twice as many until the mean of their later half
+  /// is that of the quarter before, to one percent, or there would be more than steps_max, or uses_max in them: which
+  /// copies are in memory at the end of a step may change for ever.
   std::uint32_t steps = 4;
+  bool bytes_settle = true;  ///< false: only the seconds have to, which takes fewer steps
 };
 inline constexpr std::uint32_t steps_max = 64;
+inline constexpr std::uint64_t uses_max = std::uint64_t{1} << 20;  // which take seconds
 
 /// What steps of a trace take on a machine.
 struct Simulation {
-  /// Another machine or setting, and the seconds of its last step.
+  /// Another machine or setting, and the seconds of its steady step.
   struct Change {
     std::string what;
     double seconds = 0;
   };
-  swap::ReplayedRound first, steady;  ///< the first step, and the last
+  swap::ReplayedRound first;   ///< the first step, before which nothing is in memory
+  swap::ReplayedRound steady;  ///< the mean of the later half of `steps`, which stands for all that follow
   std::uint32_t steps = 0;
   std::vector<Change> changes;  ///< those that shorten the steady step, the most helpful first
 
-  /// Adds a change, unless it shortens the steady step by less than half a percent.
+  /// The number of the first step in `steady`.
+  [[nodiscard]] std::uint32_t steady_from() const { return steps / 2 + 1; }
+  /// Adds a change, unless it shortens the steady step by less than one percent.
   void note_change(std::string what, double seconds);
 };
 

@@ -23,6 +23,13 @@ std::string name_of_disk(std::size_t disk, std::size_t disks) {
   return disks == 1 ? "disk" : "disk " + std::to_string(disk + 1);
 }
 
+/// Of those of which the steady one is the mean.
+std::string name_of_steps(const Simulation& simulation) {
+  return simulation.steady_from() == simulation.steps
+             ? fmt::format("step {}", simulation.steps)
+             : fmt::format("steps {}-{}", simulation.steady_from(), simulation.steps);
+}
+
 /// The part of the machine that works longest in a step.
 struct Limit {
   std::string what;
@@ -75,7 +82,7 @@ void print_report(const SimulatedCase& simulated, std::string_view eviction) {
              trace.tensors.size(), to_string(total), to_string(settings.host_budget), eviction,
              to_string(settings.lookahead));
   const ReplayedRound &first = simulation.first, &steady = simulation.steady;
-  fmt::print("{:<18} {:>12} {:>12}\n", "", "first step", fmt::format("step {}", simulation.steps));
+  fmt::print("{:<18} {:>12} {:>12}\n", "", "first step", name_of_steps(simulation));
   const auto print_seconds = [&](const std::string& what, double of_first, double of_steady) {
     fmt::print("{:<18} {:>12} {:>12}  {}\n", what, time_text(of_first), time_text(of_steady),
                share_of(of_steady, steady.seconds));
@@ -127,6 +134,8 @@ Json::Value to_json(const SimulatedCase& simulated) {
   }
   json["first"] = to_json(simulation.first);
   json["steady"] = to_json(simulation.steady);
+  json["steps"] = simulation.steps;
+  json["steady_from"] = simulation.steady_from();
   const Limit limit = limit_of(simulated);
   json["limiting_resource"]["what"] = limit.what;
   json["limiting_resource"]["busy"] = limit.seconds;

@@ -39,6 +39,35 @@ TEST(Simulation, HasTheFirstStepAndOneThatStandsForTheRest) {
   EXPECT_DOUBLE_EQ(endurance_of(simulation, machine).value().steps, 500);
 }
 
+// docs/policies.md counts these tiles by hand: 1, 1 and 2 are read in three steps, for ever.
+TEST(Simulation, HasTheMeanOfStepsThatAlternate) {
+  const auto simulation_of = [](std::uint32_t tiles, std::uint64_t in_memory) {
+    return simulate_steps(sweep(tiles, Access::modify), machine_of(0.5), {.host_budget = page * in_memory})
+        .value();
+  };
+  const Simulation alternating = simulation_of(4, 3);
+  EXPECT_EQ(alternating.first.read, page * 4);
+  EXPECT_EQ(alternating.steps, steps_max);
+  EXPECT_EQ(alternating.steady_from(), 33u);
+  const auto& [read, written, busy] = alternating.steady.disks[0];
+  for (const ByteCount bytes : {alternating.steady.read, alternating.steady.written, read, written})
+    EXPECT_NEAR(static_cast<double>(bytes.value()) / static_cast<double>(page.value()), 4.0 / 3, 0.02);
+  EXPECT_NEAR(busy, 4.0 / 3 * (1 + 2), 0.05);
+
+  const Simulation alike = simulation_of(2, 1);
+  EXPECT_EQ(alike.steps, 4u);
+  EXPECT_EQ(alike.steady_from(), 3u);
+}
+
+TEST(Simulation, TakesFewerStepsWhereOnlyTheirTimeHasToSettle) {
+  for (const bool bytes_settle : {true, false}) {
+    const Simulation simulation = simulate_steps(sweep(4, Access::modify), machine_of(100),
+                                                 {.host_budget = page * 3, .bytes_settle = bytes_settle})
+                                      .value();
+    EXPECT_EQ(simulation.steps, bytes_settle ? steps_max : 4);
+  }
+}
+
 // Each disk has one of the tiles.
 TEST(Simulation, HasTheEnduranceOfTheDiskThatEndsFirst) {
   Machine machine = machine_of(0.5);
