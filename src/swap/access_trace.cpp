@@ -1,6 +1,7 @@
 #include <penstock/swap/access_trace.hpp>
 
-#include "swap/trace_limits.hpp"
+#include "base/replace_file.hpp"
+#include "swap/trace_rules.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -14,10 +15,6 @@ namespace penstock::swap {
 namespace {
 
 constexpr const char* operation = "check_trace";
-
-bool has_line_break(const std::string& text) {
-  return text.find_first_of("\r\n") != std::string::npos;
-}
 
 /// That of a use; null, if it is not listed.
 const AccessTrace::Tensor* tensor_of(const AccessTrace& trace, const AccessTrace::Use& use) {
@@ -42,16 +39,16 @@ bool are_alike(const AccessTrace::Tensor* one, const AccessTrace::Tensor* other)
 }  // namespace
 
 Result<void> check_trace(const AccessTrace& trace) {
-  if (has_line_break(trace.label)) {
-    return Error::invalid_argument(operation).object("label").reason("it has a line break").got(trace.label);
-  }
+  constexpr const char* obeyed = "it has a line break or another control character";
+  if (has_control_character(trace.label))
+    return Error::invalid_argument(operation).object("label").reason(obeyed).got(trace.label);
   for (std::size_t i = 0; i < trace.tensors.size(); ++i) {
     const auto& tensor = trace.tensors[i];
     const auto refused = [&](const char* member) {
       return Error::invalid_argument(operation).object("tensors[" + std::to_string(i) + "]." + member);
     };
     if (tensor.name.empty()) return refused("name").reason("it is empty");
-    if (has_line_break(tensor.name)) return refused("name").reason("it has a line break").got(tensor.name);
+    if (has_control_character(tensor.name)) return refused("name").reason(obeyed).got(tensor.name);
     if (tensor.size.is_zero() || tensor.size > trace_tensor_bytes_max)
       return refused("size")
           .wanted("more than 0, at most " + to_string(trace_tensor_bytes_max))
@@ -92,13 +89,7 @@ std::optional<TraceDifference> first_difference(const AccessTrace& expected, con
 
 Result<void> save_trace(const AccessTrace& trace, const std::filesystem::path& file) {
   PENSTOCK_TRY(check_trace(trace));
-  errno = 0;
-  std::ofstream stream(file, std::ios::binary | std::ios::trunc);
-  const std::string text = to_text(trace);
-  stream.write(text.data(), static_cast<std::streamsize>(text.size()));
-  stream.close();
-  if (stream) return ok();
-  return Error::from_errno("save_trace", errno == 0 ? EIO : errno).object(file.string());
+  return replace_file("save_trace", file, to_text(trace));
 }
 
 Result<AccessTrace> load_trace(const std::filesystem::path& file) {

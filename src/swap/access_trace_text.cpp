@@ -1,6 +1,6 @@
 #include <penstock/swap/access_trace.hpp>
 
-#include "swap/trace_limits.hpp"
+#include "swap/trace_rules.hpp"
 
 #include <algorithm>
 #include <array>
@@ -59,17 +59,23 @@ class Reader {
     if (line.empty() || line.front() == '#') return ok();
     std::string_view rest = line;
     const std::string_view kind = take_word(rest);
+    if (has_end_) return refused("nothing after the line \"end\"", line);
     if (kind == "label") {
       if (std::exchange(has_label_, true)) return refused("one label", "a second one: " + std::string(rest));
+      if (has_control_character(rest)) return refused("a label without control characters", rest);
       trace_.label = rest;
       return ok();
     }
     if (kind == "tensor") return read_tensor(rest);
     if (kind == "use") return read_use(rest);
-    return refused("\"label\", \"tensor\" or \"use\"", kind);
+    if (kind == "end") return read_end(rest);
+    return refused("\"label\", \"tensor\", \"use\" or \"end\"", kind);
   }
   Result<AccessTrace> end() && {
     if (number_ == 0) return refused("the first line of a trace", "nothing");
+    if (!has_end_)
+      return refused("a last line \"end " + std::to_string(trace_.uses.size()) + "\": the file was cut",
+                     "the end of the file");
     return std::move(trace_);
   }
 
@@ -99,7 +105,8 @@ class Reader {
     if (size == 0 || tensor.size > trace_tensor_bytes_max) return refused(size_wanted_, std::to_string(size));
     PENSTOCK_TRY(read_properties(take_word(rest), tensor));
     PENSTOCK_TRY_ASSIGN(tensor.purpose, purpose_of(take_word(rest)));
-    if (rest.empty()) return refused("its name", rest);
+    if (rest.empty() || has_control_character(rest))
+      return refused("its name, without control characters", rest);
     tensor.name = rest;
     trace_.tensors.push_back(std::move(tensor));
     return ok();
@@ -153,11 +160,20 @@ class Reader {
     return ok();
   }
 
+  Result<void> read_end(std::string_view rest) {
+    PENSTOCK_TRY_ASSIGN(const auto uses, read_number<std::uint64_t>("the number of uses", rest));
+    if (uses != trace_.uses.size())
+      return refused("the number of uses before, " + std::to_string(trace_.uses.size()),
+                     std::to_string(uses));
+    has_end_ = true;
+    return ok();
+  }
+
   const std::string size_wanted_ =
       "its bytes, more than 0, at most " + std::to_string(trace_tensor_bytes_max.value());
   AccessTrace trace_;
   std::uint64_t number_ = 0;  // of the line
-  bool has_label_ = false;
+  bool has_label_ = false, has_end_ = false;
 };
 
 }  // namespace
@@ -175,6 +191,7 @@ std::string to_text(const AccessTrace& trace) {
     text += to_string(access);
     text += "\n";
   }
+  text += "end " + std::to_string(trace.uses.size()) + "\n";
   return text;
 }
 

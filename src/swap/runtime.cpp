@@ -143,7 +143,10 @@ Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk
   }
   if (auto added = s.residency.add(*tensor); !added) {
     (void)s.store.remove(*tensor);
-    return added.error();
+    return std::move(added).error().advice(
+        "raise the budget, or add what stays in memory before other tensors are used: copies that are not "
+        "stored "
+        "yet do not leave for it");
   }
   return *tensor;
 }

@@ -68,7 +68,10 @@ Result<std::unique_ptr<Timeline>> Timeline::create(const std::filesystem::path& 
     }
     (void)!::ftruncate(descriptor, 0);
   }
-  return std::unique_ptr<Timeline>(new Timeline(file, std::move(opened), process, size_max));
+  std::unique_ptr<Timeline> timeline(new Timeline(file, std::move(opened), process, size_max));
+  if (const int cause = timeline->write(std::exchange(timeline->pending_, {})); cause != 0)
+    return Error::from_errno("Runtime::create", cause).object(file.string()).note("it is timeline_file");
+  return timeline;
 }
 
 Timeline::Timeline(std::filesystem::path path, File file, std::uint32_t process, ByteCount size_max)
@@ -80,9 +83,21 @@ Timeline::Timeline(std::filesystem::path path, File file, std::uint32_t process,
 }
 
 Timeline::~Timeline() {
-  if (!ended_) pending_ += "\n]\n";
-  if (!pending_.empty()) write(std::exchange(pending_, {}));
+  (void)end();
   if (file_ != nullptr) unlock(::fileno(file_.get()));
+}
+
+std::string Timeline::end() {
+  const std::lock_guard file_lock(file_mutex_);
+  std::string text;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(ended_, true)) pending_ += "\n]\n";
+    text = std::exchange(pending_, {});
+  }
+  if (!text.empty()) (void)write(text);
+  const std::lock_guard lock(mutex_);
+  return std::exchange(message_, {});
 }
 
 /// A child of this process that has the file open, too, would hold the lock, and must not end it.
@@ -129,8 +144,7 @@ void Timeline::add(std::string_view track, std::string_view name, TimePoint begi
   append(event + "}");
   if (size_ < size_max_) return;
   ended_ = true;
-  message_ = path_.string() + ": the timeline has ended, because it has " + to_string(ByteCount(size_)) +
-             "; the run goes on";
+  message_ = path_.string() + ": the timeline has ended, because it has " + to_string(ByteCount(size_));
   pending_ += "\n]\n";
 }
 
@@ -145,19 +159,19 @@ void Timeline::flush() {
     text = std::exchange(pending_, {});
   }
   written_at_ = now;
-  write(text);
+  (void)write(text);
 }
 
-void Timeline::write(const std::string& text) {
-  if (file_ == nullptr) return;
+int Timeline::write(const std::string& text) {
+  if (file_ == nullptr) return 0;
   errno = 0;
   const bool is_written =
       std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() && std::fflush(file_.get()) == 0;
   if (is_written) {
     written_ += text.size();
-    return;
+    return 0;
   }
-  const std::string reason = std::strerror(errno);
+  const int cause = errno == 0 ? EIO : errno;
   const std::string end = written_ == 0 ? "[\n]\n" : "\n]\n";  // there may be room for that
   const int descriptor = ::dup(::fileno(file_.get()));
   file_.reset();  // writes again what is in its buffer
@@ -169,13 +183,16 @@ void Timeline::write(const std::string& text) {
   }
   const std::lock_guard lock(mutex_);
   ended_ = true;
-  message_ = path_.string() + ": the timeline has ended, because it cannot be written (" + reason +
-             "); the run goes on";
+  message_ = path_.string() + ": the timeline has ended, because it cannot be written (" +
+             std::strerror(cause) + ")";
+  return cause;
 }
 
 std::string Timeline::take_message() {
   const std::lock_guard lock(mutex_);
-  return std::exchange(message_, {});
+  std::string message = std::exchange(message_, {});
+  if (!message.empty()) message += "; the run goes on";
+  return message;
 }
 
 }  // namespace penstock::swap

@@ -1,6 +1,7 @@
 #include <penstock/zero/rank.hpp>
 
 #include "base/notes.hpp"
+#include "swap/runtime_internals.hpp"
 #include "zero/commit/durable_directories.hpp"
 #include "zero/engine/engine_commits.hpp"
 #include "zero/launch/run_description.hpp"
@@ -375,6 +376,10 @@ Rank::~Rank() {
   for (auto member = state_->members.rbegin(); member != state_->members.rend(); ++member)
     member->engine.reset();
   if (state_->options.hooks.engine_destroyed) state_->options.hooks.engine_destroyed(*state_->runtime);
+  if (swap::Timeline* const timeline = swap::RuntimeInternals(runtime()).timeline()) {
+    runtime().wait_for_stores(0);  // which are in it
+    if (const std::string message = timeline->end(); !message.empty()) state_->monitor->log(message);
+  }
 }
 
 Engine& Rank::engine() {

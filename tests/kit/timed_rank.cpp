@@ -89,6 +89,12 @@ void TimedRank::compute(TimePoint takes) {
   stream_->handle().host_queue()->enqueue([] {}, {.duration = takes});
 }
 
+void TimedRank::clear(DeviceSpan bytes) {
+  const HostSpan memory = tiers::HostDevice::bytes(bytes);
+  stream_->handle().host_queue()->enqueue(
+      [memory] { std::fill_n(memory.data(), memory.size().value(), std::byte{}); }, {});
+}
+
 void TimedRank::mark(TimePoint* at) {
   stream_->handle().host_queue()->enqueue([this, at] { *at = now(); });
 }

@@ -64,6 +64,8 @@ class TimedRank final : public swap::IdleHandler {
   [[nodiscard]] TimePoint now() const { return options_.threaded ? Clock::steady().now() : clock_.now(); }
   /// Enqueues a kernel of the trainer.
   void compute(TimePoint takes);
+  /// Enqueues zeros for these bytes, which takes no time.
+  void clear(DeviceSpan bytes);
   /// When the trainer's stream gets here is the value of `*at` then.
   void mark(TimePoint* at);
   /// Until the trainer's stream has executed everything.

@@ -81,6 +81,28 @@ TEST_F(TraceCommand, RefusesARankThatTheRunDoesNotHave) {
   EXPECT_EQ(derive("trace", {"--gpus", "2", "--rank", "1"}).status, 0);
 }
 
+TEST_F(TraceCommand, DoesNotReplaceWhatItReads) {
+  for (const char* const input : {"config", "model"}) {
+    const auto size = std::filesystem::file_size(file(input));
+    const auto result = derive(input);
+    EXPECT_EQ(result.status, 2) << input;
+    EXPECT_NE(result.err.find(std::string("another file than that of --") + input), std::string::npos)
+        << result.err;
+    EXPECT_EQ(std::filesystem::file_size(file(input)), size);
+  }
+}
+
+TEST_F(TraceCommand, SaysThatUpdatesInTheBackwardHaveNoFixedOrder) {
+  EXPECT_EQ(derive("trace").err.find("update_in_backward"), std::string::npos);
+  std::ofstream(file("config"))
+      << R"({"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 0, "penstock": {"update_in_backward": true},
+      "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "."},
+      "offload_optimizer": {"device": "nvme", "nvme_path": "."}}})";
+  const auto result = derive("trace");
+  EXPECT_EQ(result.status, 0);
+  EXPECT_NE(result.err.find("note: penstock.update_in_backward"), std::string::npos) << result.err;
+}
+
 TEST_F(TraceCommand, RefusesWhatIsNoTrace) {
   ASSERT_EQ(derive("trace").status, 0);
   for (const auto& [wanted, got] : {std::pair("trace", "config"), {"config", "trace"}, {"trace", "none"}}) {

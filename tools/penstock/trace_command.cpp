@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
+#include <utility>
 
 namespace penstock::tool {
 
@@ -26,6 +28,20 @@ struct DeriveOptions {
   bool by_layer = false;
 };
 
+/// The trace would replace it.
+Result<void> check_is_no_input(const DeriveOptions& options) {
+  for (const auto& [option, input] :
+       {std::pair("--config", options.config), std::pair("--model", options.model)}) {
+    std::error_code is_not_there;
+    if (!std::filesystem::equivalent(options.file, input, is_not_there)) continue;
+    return Error::invalid_argument(derive_operation)
+        .object("file")
+        .wanted(std::string("another file than that of ") + option)
+        .got(options.file.string());
+  }
+  return ok();
+}
+
 Result<void> derive(const DeriveOptions& options) {
   const std::uint32_t ranks = options.gpus * options.nodes;
   if (options.rank >= ranks) {
@@ -34,11 +50,18 @@ Result<void> derive(const DeriveOptions& options) {
         .wanted("below " + std::to_string(ranks) + ", the ranks of all nodes")
         .got(options.rank);
   }
+  PENSTOCK_TRY(check_is_no_input(options));
   PENSTOCK_TRY_ASSIGN(auto model, zero::estimate::NamedModel::load(options.model));
   print_notes(model.notes);
   PENSTOCK_TRY_ASSIGN(const auto file, zero::ConfigFile::read(options.config, {.world_size = ranks}));
   const zero::Config& config = file.config;
   print_notes(config.notes);
+  if (config.penstock.update_in_backward) {
+    print_notes(
+        {"penstock.update_in_backward: a run uses tiles beside its backward, in another order each time; "
+         "here they "
+         "follow it"});
+  }
   if (config.optimizer.type == cpu_adam::Optimizer::muon) PENSTOCK_TRY(model.use_muon());
   const auto memory =
       options.device_memory == "host" ? tiers::DeviceMemory::host : tiers::DeviceMemory::separate;
@@ -106,8 +129,8 @@ void add_diff_command(measure::CommandLine& trace, ExitStatus& status) {
   auto options = std::make_shared<DiffOptions>();
   measure::CommandLine command = trace.add_command(
       "diff", "Print the first use that differs; the exit status is 1 then, and 2 after an error");
-  command.add_option("wanted", options->wanted, "A trace").required().type_name("FILE");
-  command.add_option("got", options->got, "Another one").required().type_name("FILE");
+  command.add_option("wanted-file", options->wanted, "A trace").required().type_name("FILE");
+  command.add_option("got-file", options->got, "Another one").required().type_name("FILE");
   command.on_run([options, &status] {
     const auto same = compare(*options);
     if (!same) (void)fail(same.error());

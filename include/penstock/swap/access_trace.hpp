@@ -45,8 +45,8 @@ struct AccessTrace {
   std::vector<Use> uses;
 };
 
-/// Errors: invalid_argument, for a use of a tensor that is not listed, a size of zero, an empty name, and a label or a
-/// name with a line break.
+/// Errors: invalid_argument, for a use of a tensor that is not listed, a size of zero or above 4 TiB, an empty name,
+/// and a label or a name with a control character, such as a line break.
 [[nodiscard]] Result<void> check_trace(const AccessTrace& trace);
 
 /// Where a trace deviates from the one that was expected.
@@ -67,7 +67,9 @@ struct TraceDifference {
 /// Errors: invalid_argument, with the line, what was wanted there and what was found.
 [[nodiscard]] Result<AccessTrace> parse_trace(std::string_view text);
 
-/// Errors: those of check_trace(); not_found, permission, no_space and io, of the file. It may be incomplete then.
+/// Replaces the file once the trace is written beside it: an error leaves what was there. Errors: those of
+/// check_trace(); invalid_argument, for a directory, a device, a pipe or a socket; not_found, permission, no_space and
+/// io, of the file.
 [[nodiscard]] Result<void> save_trace(const AccessTrace& trace, const std::filesystem::path& file);
 /// Errors: not_found, permission, io, and invalid_argument for no regular file; those of parse_trace(), with the file.
 [[nodiscard]] Result<AccessTrace> load_trace(const std::filesystem::path& file);

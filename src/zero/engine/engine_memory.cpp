@@ -203,6 +203,18 @@ void EngineState::predict() {
   ledger.predict_traffic(Purpose::parameter_shard, plan.disk_shards - plan.home_shards, {});
 }
 
+/// Once a step has used units in another order than the planned one, the prediction is the bound of every order.
+void EngineState::predict_any_order() {
+  if (predicts_any_order_ || residency_->keeps_unit_order()) return;
+  predicts_any_order_ = true;
+  const MemoryPlan& plan = options_.plan;
+  const auto predict = [&](tiers::Purpose purpose, ByteCount planned, ByteCount most) {
+    if (most > planned) context_.runtime.ledger().predict(tiers::Tier::device, purpose, most - planned);
+  };
+  predict(tiers::Purpose::gathered_flat, plan.device_gathered, plan.device_gathered_max);
+  predict(tiers::Purpose::full_gradient, plan.device_gradients, plan.device_gradients_max);
+}
+
 void EngineState::predict_gather(const FlatState& flat) {
   if (!flat.shard_on_disk || (flat.shard_at_home && !context_.internals.memory_is_limited())) return;
   const ByteCount reads = shard_reads_.gather(padded(flat.layout->shard, options_.config.dtype));

@@ -36,6 +36,8 @@ std::vector<Alternative> alternatives(const Config& config, const PlanEstimate& 
                      [format](Config& changed) { changed.penstock.state_format = format; }});
     }
   }
+  const bool has_budget = !config.penstock.host_budget.is_zero() || !config.penstock.node_budgets.empty();
+  const std::string as_planned = has_budget ? ", no host_budget" : "";
   if (const ByteCount moved = plan.disk_tiles - plan.home_tiles; !moved.is_zero()) {
     const ByteCount budget = (plan.host_budget + moved / 2) * estimate.run.ranks_per_node;
     all.push_back({"host_budget " + to_string(budget), [budget](Config& changed) {
@@ -49,14 +51,14 @@ std::vector<Alternative> alternatives(const Config& config, const PlanEstimate& 
       all.push_back({"device_states " + to_string(states),
                      [states](Config& changed) { changed.penstock.device_states = states; }});
     }
-    all.push_back({"offload_optimizer.device cpu", [](Config& changed) {
+    all.push_back({"offload_optimizer.device cpu" + as_planned, [](Config& changed) {
                      changed.offload_optimizer.device = OffloadDevice::cpu;
                      changed.penstock.host_budget = {};
                      changed.penstock.node_budgets.clear();
                    }});
   }
   if (plan.disk_shards > plan.home_shards) {
-    all.push_back({"offload_param.device cpu", [](Config& changed) {
+    all.push_back({"offload_param.device cpu" + as_planned, [](Config& changed) {
                      changed.offload_param.device = OffloadDevice::cpu;
                      changed.penstock.host_budget = {};
                      changed.penstock.node_budgets.clear();

@@ -68,8 +68,10 @@ std::string endurance_left(const RunReport::Drive& drive) {
 /// How long what is left of the drive's endurance lasts if writing goes on like that.
 std::string lifetime(const RunReport::Drive& drive, double elapsed) {
   if (drive.endurance.is_zero() || drive.written.is_zero() || elapsed <= 0) return "-";
-  const double per_day = static_cast<double>(drive.written.value()) / elapsed * 86'400;
-  return decimal(static_cast<double>(left_of_endurance(drive).value()) / per_day, "days");
+  const double per_second = static_cast<double>(drive.written.value()) / elapsed;
+  const double left = static_cast<double>(left_of_endurance(drive).value()) / per_second;
+  if (left >= 86'400) return decimal(left / 86'400, "days");
+  return left >= 3600 ? decimal(left / 3600, "hours") : decimal(left / 60, "minutes");
 }
 
 std::string changes_text(const RunReport& report) {

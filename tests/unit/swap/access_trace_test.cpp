@@ -44,12 +44,13 @@ TEST(AccessTrace, IsTheSameAfterItsText) {
             "use 0 read\n"
             "use 2 overwrite\n"
             "use 1 modify\n"
-            "use 0 read\n");
+            "use 0 read\n"
+            "end 4\n");
   expect_equal(parse_trace(to_text(trace)).value(), trace);
 }
 
 TEST(AccessTrace, MayHaveCommentsAndNoLabel) {
-  const auto trace = parse_trace("penstock-trace 1\n# by hand\n\ntensor 1 disk scratch a\nuse 0 read");
+  const auto trace = parse_trace("penstock-trace 1\n# by hand\n\ntensor 1 disk scratch a\nuse 0 read\nend 1");
   ASSERT_TRUE(trace) << trace.error().message();
   EXPECT_EQ(trace->label, "");
   EXPECT_EQ(trace->uses, (std::vector<AccessTrace::Use>{{0, Access::read}}));
@@ -57,7 +58,7 @@ TEST(AccessTrace, MayHaveCommentsAndNoLabel) {
 
 TEST(AccessTrace, MayHaveLineEndsOfWindows) {
   const auto trace =
-      parse_trace("penstock-trace 1\r\nlabel a\r\n\r\ntensor 1 disk scratch b\r\nuse 0 read\r\n");
+      parse_trace("penstock-trace 1\r\nlabel a\r\n\r\ntensor 1 disk scratch b\r\nuse 0 read\r\nend 1\r\n");
   ASSERT_TRUE(trace) << trace.error().message();
   EXPECT_EQ(trace->label, "a");
   EXPECT_EQ(trace->tensors[0].name, "b");
@@ -76,7 +77,7 @@ TEST(AccessTrace, IsRefusedWithTheLineThatIsWrong) {
   expect("", "line 1");
   expect("penstock-trace 2\n", "line 1, wanted the first line of a trace, got \"penstock-trace 2\"");
   expect("{\"units\": 1}", "line 1");
-  expect(begin + "tensors 1\n", "line 3, wanted \"label\", \"tensor\" or \"use\", got \"tensors\"");
+  expect(begin + "tensors 1\n", "line 3, wanted \"label\", \"tensor\", \"use\" or \"end\", got \"tensors\"");
   for (const char* const bytes :
        {"0", "4398046511105", "18446744073709551615", "18446744073709551616", "-1"}) {
     expect(
@@ -94,7 +95,20 @@ TEST(AccessTrace, IsRefusedWithTheLineThatIsWrong) {
   expect(begin + "use 1 read\n", "line 3, wanted a tensor of the 1 in the lines before, got \"1\"");
   expect(begin + "use 0 write\n", "wanted read, modify or overwrite, got \"write\"");
   expect(begin + "use 0\n", "wanted read, modify or overwrite");
+  expect(begin + "label a\x1b[2J\n", "line 3, wanted a label without control characters");
+  expect(begin + "tensor 1 disk scratch a\tb\n", "line 3, wanted its name, without control characters");
+  expect(begin + "use 0 read\nend 2\n", "line 4, wanted the number of uses before, 1, got \"2\"");
+  expect(begin + "end 0\nuse 0 read\n", "line 4, wanted nothing after the line \"end\"");
   EXPECT_LT(refusal(std::string(100'000, 'x')).size(), 500u);
+}
+
+TEST(AccessTrace, IsRefusedWhereverItsFileWasCut) {
+  const std::string text = to_text(small_trace());
+  for (std::size_t size = 0; size + 1 < text.size(); ++size)
+    EXPECT_FALSE(parse_trace(text.substr(0, size))) << text.substr(0, size);
+  EXPECT_TRUE(parse_trace(text.substr(0, text.size() - 1)));  // the last line has no end
+  const auto cut = parse_trace(text.substr(0, text.find("end")));
+  EXPECT_NE(cut.error().message().find("the file was cut"), std::string::npos) << cut.error().message();
 }
 
 TEST(AccessTrace, IsCheckedWhereItEnters) {
@@ -109,6 +123,8 @@ TEST(AccessTrace, IsCheckedWhereItEnters) {
   trace = small_trace();
   trace.tensors[1].name = "two\nlines";
   expect(trace, "tensors[1].name");
+  trace.tensors[1].name = "a\x1b[2Jb";
+  expect(trace, "control character");
   trace.tensors[1].name = "";
   expect(trace, "tensors[1].name");
   trace = small_trace();

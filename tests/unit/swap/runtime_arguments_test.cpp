@@ -161,6 +161,16 @@ TEST_F(RuntimeArguments, RefusesToAddATensorOfAnySizeThatHasNoRoomOrWithAnExtent
   EXPECT_TRUE(holds(runtime_, tensor, 1));
 }
 
+TEST_F(RuntimeArguments, SaysHowATensorThatStaysInMemoryGetsRoomBesideCopiesThatAreNotStored) {
+  for (int i = 0; i < 16; ++i) write(runtime_, add(runtime_, 4_KiB, true, false), 1);
+  const auto refused =
+      runtime_.add({.name = "stays", .key = test::next_key(), .size = 8_KiB}, /*on_disk=*/false);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::budget_too_small);
+  EXPECT_NE(refused.error().message().find("add what stays in memory before"), std::string::npos)
+      << refused.error().message();
+}
+
 TEST(RuntimeCreate, KeepsTheGivenMessagesBesideItsOwn) {
   const penstock::test::ScratchDirectory directory;
   tiers::SimDisk full({.capacity = 4_KiB});

@@ -138,43 +138,50 @@ TEST(Timeline, IsWrittenByOneAtATime) {
   EXPECT_TRUE(Timeline::create(file));  // begins it anew
 }
 
-TEST(Timeline, EndsWhenItCannotBeWritten) {
-  const auto timeline = Timeline::create("/dev/full").value();
-  for (int i = 0; i < 2000; ++i) timeline->add("waits", "loads", {});
-
-  timeline->flush();
-
-  const std::string message = timeline->take_message();
-  EXPECT_NE(message.find("/dev/full"), std::string::npos);
-  EXPECT_NE(message.find("No space left"), std::string::npos) << message;
-  timeline->add("waits", "loads", {});
-  timeline->flush();
-  EXPECT_EQ(timeline->take_message(), "");
+TEST(Timeline, IsRefusedWhereItCannotBeWritten) {
+  const auto timeline = Timeline::create("/dev/full");
+  ASSERT_FALSE(timeline);
+  EXPECT_EQ(timeline.error().code(), ErrorCode::no_space);
+  EXPECT_NE(timeline.error().message().find("timeline_file"), std::string::npos);
 }
 
 TEST(Timeline, HasWholeEventsAndItsEndWhereTheDiskIsFull) {
-  const ScratchDirectory scratch;
-  const auto file = scratch.path() / "timeline.json";
-  const auto timeline = Timeline::create(file).value();
-  const auto add_some = [&] {
-    for (int i = 0; i < 2000; ++i) timeline->add("waits", "loads", Clock::steady().now());
+  for (const bool at_the_end : {false, true}) {
+    const ScratchDirectory scratch;
+    const auto file = scratch.path() / "timeline.json";
+    const auto timeline = Timeline::create(file).value();
+    std::string said;
+    const auto add_some = [&](bool end) {
+      for (int i = 0; i < 2000; ++i) timeline->add("waits", "loads", Clock::steady().now());
+      if (end) {
+        said = timeline->end();
+      } else {
+        timeline->flush();
+        said = timeline->take_message();
+      }
+    };
+    add_some(false);
+    EXPECT_EQ(said, "");
+    const std::uintmax_t size = std::filesystem::file_size(file);
+    rlimit before{};
+    ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+    const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit some_more{.rlim_cur = size + 5000, .rlim_max = before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &some_more), 0);
+
+    add_some(at_the_end);
+
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    (void)std::signal(SIGXFSZ, ignored);
+    EXPECT_NE(said.find(file.string()), std::string::npos) << said;
+    EXPECT_NE(said.find("cannot be written (File too large)"), std::string::npos) << said;
+    timeline->add("waits", "loads", {});
     timeline->flush();
-  };
-  add_some();
-  const std::uintmax_t size = std::filesystem::file_size(file);
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
-  const rlimit some_more{.rlim_cur = size + 5000, .rlim_max = before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &some_more), 0);
-
-  add_some();
-
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
-  (void)std::signal(SIGXFSZ, ignored);
-  EXPECT_NE(timeline->take_message().find("cannot be written"), std::string::npos);
-  EXPECT_EQ(rows_of(parse(contents(file))).at("waits").size(), 2000u);
-  EXPECT_EQ(std::filesystem::file_size(file), size + 3);
+    EXPECT_EQ(timeline->take_message(), "") << "it is said once";
+    EXPECT_EQ(timeline->end(), "");
+    EXPECT_EQ(rows_of(parse(contents(file))).at("waits").size(), 2000u);
+    EXPECT_EQ(std::filesystem::file_size(file), size + 3);
+  }
 }
 
 TEST(Timeline, OfARuntimeHasItsReadsWritesAndWaits) {

@@ -74,7 +74,7 @@ struct RunReport {
   /// Mean of the steps after the first one, each from the end of the one before it, with all that the runtime has moved
   /// meanwhile, such as commits; 0: none has ended, or the rank has several engines.
   StepTraffic step_traffic;
-  /// As simulated, of a step that moves what the one before it has moved, without commits; 0: not known.
+  /// As simulated, the mean of later steps, without commits; 0: not known.
   StepTraffic predicted_step_traffic;
   TimePoint stalled{};      ///< that callers have waited, see swap::Runtime::stall_time(); a sum over threads
   ByteCount resident_peak;  ///< of this process, all its ranks together; 0: not known

@@ -137,7 +137,7 @@ AccessTrace step_on_disk() {
   text += "use 0 read\nuse 1 read\n";            // forward
   text += "use 2 overwrite\nuse 3 overwrite\n";  // backward
   text += "use 3 read\nuse 0 overwrite\nuse 4 modify\nuse 5 modify\nuse 6 modify\nuse 7 modify\n";
-  text += "use 2 read\nuse 1 overwrite\nuse 8 modify\nuse 9 modify\nuse 10 modify\nuse 11 modify\n";
+  text += "use 2 read\nuse 1 overwrite\nuse 8 modify\nuse 9 modify\nuse 10 modify\nuse 11 modify\nend 16\n";
   return parse_trace(text).value();
 }
 

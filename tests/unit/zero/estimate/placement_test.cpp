@@ -120,6 +120,21 @@ TEST(NextKnobs, AreWhatTheirPlansTakeAndTheFirstMovesLeast) {
               1e-3 * static_cast<double>(now.plan.tile_writes.value()) * 10);
 }
 
+// What they keep in memory does not fit into the budget of a configuration.
+TEST(NextKnobs, SayThatTheyLeaveTheHostBudgetOut) {
+  for (const bool has_budget : {false, true}) {
+    Config config = on_nvme();
+    if (has_budget) config.penstock.host_budget = 1_GiB;
+    std::size_t found = 0;
+    for (const Knob& knob : next_knobs(config, layout_of(*find_preset("gpt2")), estimate(config))) {
+      if (!knob.change.starts_with("offload_")) continue;
+      ++found;
+      EXPECT_EQ(knob.change.ends_with("device cpu, no host_budget"), has_budget) << knob.change;
+    }
+    EXPECT_GE(found, 1u);
+  }
+}
+
 TEST(NextKnobs, AreNoneWhereTheDrivesMoveNothing) {
   Config config = on_nvme();
   config.offload_param.device = config.offload_optimizer.device = OffloadDevice::cpu;

@@ -8,6 +8,7 @@
 #include <json/json.h>
 #include <chrono>
 #include <fstream>
+#include <initializer_list>
 #include <numeric>
 #include <set>
 #include <sstream>
@@ -177,6 +178,51 @@ TEST(RankReport, IsWrittenAgainWhereItsDirectoryComesBack) {
   }
   ASSERT_EQ(log.size(), 1u);
   EXPECT_NE(log[0].find("report.json"), std::string::npos) << log[0];
+}
+
+TEST(RankReport, PredictsTheBoundOfEveryOrderOnceAStepHadAnotherThanThePlanned) {
+  const ScratchDirectory scratch;
+  Rank::Options separate = options(scratch);
+  separate.config.stage = 3;
+  separate.config.prefetch_bucket_size = separate.config.max_live_parameters = ElementCount(1);
+  separate.config.model_persistence_threshold = ElementCount(0);
+  separate.make_accelerator = [](ByteCount memory) -> Result<Accelerator> {
+    return make_host_accelerator({.memory = memory, .location = tiers::DeviceMemory::separate});
+  };
+  for (const char* name : {"third", "fourth"})
+    separate.model.units.push_back({.name = name, .parameters = {{"weight", ElementCount(40'000), 0}}});
+  const auto rank = initialized(std::move(separate));
+  const MemoryPlan& plan = *rank->plans()[0];
+  ASSERT_GT(plan.device_gathered_max, plan.device_gathered);
+  const auto predicted = [&](tiers::Purpose purpose) {
+    return rank->runtime().ledger().line(tiers::Tier::device, purpose).predicted;
+  };
+  const auto stream = rank->device().create_stream().value();
+  const auto acquire = [&](std::uint32_t unit) { rank->engine().acquire(unit, *stream).value().end(); };
+  const auto run_step = [&](std::initializer_list<std::uint32_t> forward) {
+    rank->engine().begin_step({}).value();
+    for (const std::uint32_t unit : forward) acquire(unit);
+    for (std::uint32_t unit = 4; unit-- > 0;) {
+      acquire(unit);
+      auto gradients = rank->engine().gradients(unit, *stream).value();
+      for (const GradientSlot& slot : gradients.slots())
+        ASSERT_TRUE(rank->device().fill_zero(stream->handle(), slot.tensor.bytes));
+      ASSERT_TRUE(rank->engine().reduce(std::move(gradients), *stream));
+    }
+    ASSERT_TRUE(rank->engine().step());
+  };
+
+  run_step({0, 1, 2, 3});
+  for (const std::uint32_t unit : {3u, 0u}) acquire(unit);  // an evaluation
+  run_step({0, 1, 2, 3});
+  EXPECT_EQ(predicted(tiers::Purpose::gathered_flat), plan.device_gathered);
+  EXPECT_EQ(predicted(tiers::Purpose::full_gradient), plan.device_gradients);
+  for (int i = 0; i < 2; ++i) {
+    run_step({0, 1, 2, 3, 2});
+
+    EXPECT_EQ(predicted(tiers::Purpose::gathered_flat), plan.device_gathered_max);
+    EXPECT_EQ(predicted(tiers::Purpose::full_gradient), plan.device_gradients_max);
+  }
 }
 
 TEST(RankReport, AndTimelineHaveFilesOfTheirOwn) {

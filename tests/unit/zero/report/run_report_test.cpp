@@ -117,7 +117,7 @@ TEST(RunReport, HasNothingLeftOfAnEnduranceThatIsExceeded) {
   RunReport report = example();
   report.drives.resize(1);
   report.drives[0].endurance = report.drives[0].written - 1_B;
-  EXPECT_NE(to_text(report).find("  0 B  0.00 days"), std::string::npos) << to_text(report);
+  EXPECT_NE(to_text(report).find("  0 B  0.00 minutes"), std::string::npos) << to_text(report);
 }
 
 TEST(RunReport, HasTheShareOfALimitThatIsKnown) {

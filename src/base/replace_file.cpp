@@ -1,0 +1,78 @@
+#include "base/replace_file.hpp"
+
+#include <unistd.h>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace penstock {
+
+namespace {
+
+/// What is written before it takes the place of `file`.
+struct Unfinished {
+  std::filesystem::path file, name;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> stream{nullptr, &std::fclose};
+};
+
+Result<Unfinished> begin_beside(const char* operation, const std::filesystem::path& file) {
+  if (!file.has_filename()) {
+    return Error::invalid_argument(operation).object("file").reason("it names no file").got(file.string());
+  }
+  std::error_code error;
+  Unfinished unfinished{.file = without_links(file, error)};
+  if (error) return Error::from_errno(operation, error.value()).object(file.string());
+  const auto there = std::filesystem::status(unfinished.file, error);
+  if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
+    return Error::invalid_argument(operation)
+        .object(file.string())
+        .wanted("a file, which is replaced")
+        .got(std::filesystem::is_directory(there) ? "a directory" : "a device, a pipe or a socket");
+  }
+  static std::atomic<std::uint64_t> count = 0;
+  unfinished.name = unfinished.file;
+  unfinished.name += '.' + std::to_string(::getpid()) + '.' + std::to_string(count++) + ".new";
+  errno = 0;
+  unfinished.stream.reset(std::fopen(unfinished.name.c_str(), "wxe"));
+  if (unfinished.stream == nullptr) return Error::from_errno(operation, errno).object(file.string());
+  if (std::filesystem::exists(there))
+    std::filesystem::permissions(unfinished.name, there.permissions(), error);
+  return unfinished;
+}
+
+}  // namespace
+
+Result<void> replace_file(const char* operation, const std::filesystem::path& file,
+                          std::string_view contents) {
+  PENSTOCK_TRY_ASSIGN(Unfinished unfinished, begin_beside(operation, file));
+  errno = 0;
+  const bool is_whole =
+      std::fwrite(contents.data(), 1, contents.size(), unfinished.stream.get()) == contents.size();
+  const bool is_written = std::fclose(unfinished.stream.release()) == 0 && is_whole;
+  std::error_code error(is_written ? 0 : errno == 0 ? EIO : errno, std::system_category());
+  if (!error) std::filesystem::rename(unfinished.name, unfinished.file, error);
+  if (!error) return ok();
+  std::error_code ignored;
+  std::filesystem::remove(unfinished.name, ignored);
+  return Error::from_errno(operation, error.value()).object(file.string());
+}
+
+Result<void> check_replaceable(const char* operation, const std::filesystem::path& file) {
+  PENSTOCK_TRY_ASSIGN(const Unfinished unfinished, begin_beside(operation, file));
+  std::error_code ignored;
+  std::filesystem::remove(unfinished.name, ignored);
+  return ok();
+}
+
+std::filesystem::path without_links(const std::filesystem::path& file, std::error_code& error) {
+  std::filesystem::path name = std::filesystem::absolute(file, error);
+  for (int links = 0; links < 40 && !error && std::filesystem::is_symlink(name); ++links)
+    name = name.parent_path() / std::filesystem::read_symlink(name, error);
+  return name;
+}
+
+}  // namespace penstock

@@ -1,0 +1,86 @@
+// A file is replaced as a whole, or stays as it was.
+#include "base/replace_file.hpp"
+
+#include "kit/child_process.hpp"
+#include "kit/scratch_directory.hpp"
+
+#include <gtest/gtest.h>
+
+#include <sys/resource.h>
+#include <csignal>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+namespace penstock {
+namespace {
+
+std::string contents(const std::filesystem::path& file) {
+  std::ifstream stream(file);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+std::size_t files_in(const std::filesystem::path& directory) {
+  return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(directory), {}));
+}
+
+TEST(ReplaceFile, WritesANewFileAndReplacesOneWithItsPermissions) {
+  const test::ScratchDirectory scratch;
+  const auto file = scratch.path() / "file";
+  ASSERT_TRUE(replace_file("save", file, "first"));
+  EXPECT_EQ(contents(file), "first");
+  std::filesystem::permissions(file, std::filesystem::perms::owner_all);
+
+  ASSERT_TRUE(replace_file("save", file, ""));
+
+  EXPECT_EQ(contents(file), "");
+  EXPECT_EQ(std::filesystem::status(file).permissions(), std::filesystem::perms::owner_all);
+  EXPECT_EQ(files_in(scratch.path()), 1u);
+}
+
+TEST(ReplaceFile, LeavesLinksAndReplacesWhatTheyLeadTo) {
+  const test::ScratchDirectory scratch;
+  std::filesystem::create_symlink("file", scratch.path() / "link");
+  std::filesystem::create_symlink("link", scratch.path() / "link to it");
+  for (const char* const text : {"not there before", "there"}) {
+    ASSERT_TRUE(replace_file("save", scratch.path() / "link to it", text));
+    EXPECT_EQ(contents(scratch.path() / "file"), text);
+    EXPECT_TRUE(std::filesystem::is_symlink(scratch.path() / "link"));
+  }
+  EXPECT_EQ(files_in(scratch.path()), 3u);
+}
+
+TEST(ReplaceFile, LeavesTheOldFileWhereTheNewOneCannotBeWritten) {
+  const test::ScratchDirectory scratch;
+  const auto file = scratch.path() / "file";
+  ASSERT_TRUE(replace_file("save", file, "old"));
+  const int result = test::in_child([&] {
+    const rlimit limit{4096, 4096};
+    if (std::signal(SIGXFSZ, SIG_IGN) == SIG_ERR || ::setrlimit(RLIMIT_FSIZE, &limit) != 0) return 2;
+    const auto replaced = replace_file("save", file, std::string(10'000, 'x'));
+    return !replaced && replaced.error().code() == ErrorCode::no_space ? 0 : 1;
+  });
+  EXPECT_EQ(result, 0);
+  EXPECT_EQ(contents(file), "old");
+  EXPECT_EQ(files_in(scratch.path()), 1u);
+}
+
+TEST(ReplaceFile, RefusesWhatItCannotReplaceAndSaysSoBefore) {
+  const test::ScratchDirectory scratch;
+  const auto expect_refused = [](const std::filesystem::path& file, ErrorCode code) {
+    for (const auto& refused : {replace_file("save", file, "text"), check_replaceable("save", file)}) {
+      ASSERT_FALSE(refused) << file;
+      EXPECT_EQ(refused.error().code(), code) << refused.error().message();
+    }
+  };
+  expect_refused("", ErrorCode::invalid_argument);
+  expect_refused(scratch.path() / "file" / "", ErrorCode::invalid_argument);
+  expect_refused(scratch.path(), ErrorCode::invalid_argument);
+  expect_refused("/dev/full", ErrorCode::invalid_argument);
+  expect_refused(scratch.path() / "none" / "file", ErrorCode::not_found);
+  EXPECT_TRUE(check_replaceable("save", scratch.path() / "file"));
+  EXPECT_EQ(files_in(scratch.path()), 0u);
+}
+
+}  // namespace
+}  // namespace penstock
