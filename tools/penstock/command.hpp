@@ -59,7 +59,7 @@ inline Result<ByteCount> parse_size(const char* operation, const char* option, c
   if (bytes && *bytes > 0) return ByteCount(*bytes);
   return Error::invalid_argument(operation)
       .object(option)
-      .wanted("a number of bytes above 0 and below 16 EiB, such as 64GiB")
+      .wanted("a number of bytes above 0 and below 16384 PiB, such as 64GiB")
       .got(text);
 }
 

@@ -6,6 +6,7 @@
 
 #include <penstock/base/result.hpp>
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,7 +24,7 @@ class StrictReader {
   void report(const Json::Value& json, const std::string& path, std::string text);
   /// With so many problems, the rest of the file need not be looked at.
   [[nodiscard]] bool is_full() const { return problems_.size() >= 20; }
-  [[nodiscard]] bool has_problems() const { return !problems_.empty(); }
+  [[nodiscard]] std::size_t problem_count() const { return problems_.size(); }
   /// Whether the value is an object; reports the keys that are not `known`.
   bool is_object(const Json::Value& json, const std::string& path, std::span<const std::string_view> known);
 

@@ -65,7 +65,8 @@ Result<Recomputation> plan_recomputation(const ActivationSizes& sizes, std::uint
         .reason("they do not fit on the device, even if every block repeats its forward")
         .wanted(plan.least)
         .got(to_string(room) + " of " + to_string(memory) + ", beside " + to_string(taken) + " of the engine")
-        .advice("train fewer tokens in a micro-batch, or give more device memory");
+        .advice(room.is_zero() ? "give more device memory, or the engine a smaller penstock.device_budget"
+                               : "train fewer tokens in a micro-batch, or give more device memory");
   }
   // The peak grows with the kept blocks, but for the first, which may need no more than the one that is repeated.
   std::uint64_t least = 0, most = blocks;

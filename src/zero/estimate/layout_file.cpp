@@ -158,7 +158,7 @@ class LayoutReader {
       report(json, path,
              "wanted at most " + std::to_string(LayoutFile::parameters_max) + " units and parameters in all");
     }
-    if (!name || reader_.has_problems()) return;
+    if (!name || reader_.problem_count() > 0) return;
     for (std::uint64_t i = 0; i < count; ++i) {
       const auto number = static_cast<std::uint32_t>(layout.units.size());
       UnitLayout unit{.name = repeats ? *name + "." + std::to_string(i) : *name, .parameters = parameters};

@@ -91,7 +91,11 @@ Result<Simulation> simulate_steps(const swap::AccessTrace& trace, const Machine&
                                                    .update_in_backward = options.update_in_backward,
                                                    .dropped_ahead = options.dropped_ahead}));
   std::vector<swap::ReplayedRound> rounds;
+  const auto may_double = [&trace](std::uint64_t steps, std::uint64_t uses) {
+    return steps * 2 <= steps_max && steps * 2 * trace.uses.size() <= uses;
+  };
   std::uint32_t steps = options.steps;
+  while (steps > 1 && may_double(steps, uses_least)) steps *= 2;
   const auto mean_of = [&](std::uint32_t begin, std::uint32_t end) {
     return mean(std::span(rounds).subspan(begin, end - begin));
   };
@@ -102,9 +106,7 @@ Result<Simulation> simulate_steps(const swap::AccessTrace& trace, const Machine&
     const swap::ReplayedRound steady = mean_of(steps / 2, steps);
     const bool is_settled =
         steps == 1 || are_alike(mean_of(steps / 4, steps / 2), steady, options.bytes_settle);
-    const std::uint64_t next = std::uint64_t{steps} * 2;
-    if (is_settled || next > steps_max || next * trace.uses.size() > uses_max)
-      return Simulation{rounds.front(), steady, steps, {}};
+    if (is_settled || !may_double(steps, uses_max)) return Simulation{rounds.front(), steady, steps, {}};
     steps *= 2;
   }
 }

@@ -81,7 +81,10 @@ TEST(Recomputation, SaysHowMuchIsMissing) {
   const auto refused = plan_recomputation(sizes, 8, 20_MiB, 3_MiB);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), ErrorCode::budget_too_small);
-  EXPECT_FALSE(plan_recomputation(sizes, 8, 20_MiB, 30_MiB));
+  EXPECT_NE(refused.error().message().find("train fewer tokens"), std::string::npos);
+  const auto without_room = plan_recomputation(sizes, 8, 20_MiB, 30_MiB);
+  ASSERT_FALSE(without_room);
+  EXPECT_NE(without_room.error().message().find("penstock.device_budget"), std::string::npos);
   EXPECT_EQ(plan_recomputation(sizes, 8, 20_MiB, 2_MiB)->room, 18_MiB);
   EXPECT_NE(refused.error().message().find("got 17.0 MiB of 20.0 MiB, beside 3.0 MiB"), std::string::npos)
       << refused.error().message();

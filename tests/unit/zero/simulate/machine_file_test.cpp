@@ -108,6 +108,12 @@ TEST(MachineFile, NamesEveryProblemWithItsLine) {
     EXPECT_NE(message.find(said), std::string::npos) << said << " in\n" << message;
 }
 
+TEST(MachineFile, NamesAFigureThatIsMissingOnce) {
+  const std::string message = refusal_of("disk: {read: 1e9, write: 1e9}");
+  EXPECT_NE(message.find("1 error:"), std::string::npos) << message;
+  EXPECT_NE(message.find("disk.mixed"), std::string::npos) << message;
+}
+
 TEST(MachineFile, ListsTheKeysThatItKnows) {
   const std::string message = refusal_of(std::string("{") + disk + ", \"use\": {\"bananas\": 1}}");
   EXPECT_NE(message.find("use.bananas, line 1: unknown key; wanted one of "), std::string::npos) << message;

@@ -54,18 +54,25 @@ TEST(Simulation, HasTheMeanOfStepsThatAlternate) {
     EXPECT_NEAR(static_cast<double>(bytes.value()) / static_cast<double>(page.value()), 4.0 / 3, 0.02);
   EXPECT_NEAR(busy, 4.0 / 3 * (1 + 2), 0.05);
 
-  const Simulation alike = simulation_of(2, 1);
-  EXPECT_EQ(alike.steps, 4u);
-  EXPECT_EQ(alike.steady_from(), 3u);
+  const auto one =
+      simulate_steps(sweep(2, Access::modify), machine_of(0.5), {.host_budget = page, .steps = 1});
+  EXPECT_EQ(one.value().steps, 1u);
+  EXPECT_EQ(one.value().steady.seconds, one.value().first.seconds);
 }
 
-TEST(Simulation, TakesFewerStepsWhereOnlyTheirTimeHasToSettle) {
-  for (const bool bytes_settle : {true, false}) {
-    const Simulation simulation = simulate_steps(sweep(4, Access::modify), machine_of(100),
-                                                 {.host_budget = page * 3, .bytes_settle = bytes_settle})
-                                      .value();
-    EXPECT_EQ(simulation.steps, bytes_settle ? steps_max : 4);
-  }
+TEST(Simulation, TakesFewStepsOfALongTraceWhereTheyAreAlikeOrOnlyTheirTimeHasToBe) {
+  AccessTrace alternating = sweep(4, Access::modify);
+  alternating.tensors.push_back({.name = "in memory", .size = page, .on_disk = false});
+  for (int i = 0; i < 4096; ++i) alternating.uses.push_back({4, Access::read});
+  const auto steps = [](const AccessTrace& trace, std::uint64_t in_memory, bool bytes_settle) {
+    return simulate_steps(trace, machine_of(0.5),
+                          {.host_budget = page * (in_memory + 1), .bytes_settle = bytes_settle})
+        .value()
+        .steps;
+  };
+  EXPECT_EQ(steps(alternating, 3, true), steps_max);
+  EXPECT_EQ(steps(alternating, 3, false), 4u);
+  EXPECT_EQ(steps(alternating, 4, true), 4u);
 }
 
 // Each disk has one of the tiles.
