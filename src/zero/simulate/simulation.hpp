@@ -16,9 +16,9 @@ struct SimulationOptions {
   bool update_beside = false;    ///< these as in swap::ReplayOptions
   bool update_in_backward = false;
   std::uint32_t dropped_ahead = 0;
-  /// > 0. 1: only the first step. Otherwise so many at least, of short traces as many as have uses_least, and then twice
-  /// as many until the mean of their later half is that of the quarter before, to one percent, or there would be more
-  /// than steps_max, or uses_max in them: which copies are in memory at the end of a step may change for ever.
+  /// > 0. 1: only the first step. Otherwise so many at least, of short traces as many as have uses_least, and then
+  /// twice as many until the mean of their later half is that of the quarter before, to one percent, or there would be
+  /// more than steps_max, or uses_max in them: which copies are in memory at the end of a step may change for ever.
   std::uint32_t steps = 4;
   bool bytes_settle = true;  ///< false: only the seconds have to, which takes fewer steps
 };
