@@ -13,6 +13,8 @@ namespace penstock {
 
 namespace {
 
+constexpr int links_max = 40;  // as the kernel follows
+
 /// What is written before it takes the place of `file`.
 struct Unfinished {
   std::filesystem::path file, name;
@@ -27,6 +29,8 @@ Result<Unfinished> begin_beside(const char* operation, const std::filesystem::pa
   Unfinished unfinished{.file = without_links(file, error)};
   if (error) return Error::from_errno(operation, error.value()).object(file.string());
   const auto there = std::filesystem::status(unfinished.file, error);
+  if (there.type() == std::filesystem::file_type::none)
+    return Error::from_errno(operation, error.value()).object(file.string());
   if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
     return Error::invalid_argument(operation)
         .object(file.string())
@@ -34,10 +38,12 @@ Result<Unfinished> begin_beside(const char* operation, const std::filesystem::pa
         .got(std::filesystem::is_directory(there) ? "a directory" : "a device, a pipe or a socket");
   }
   static std::atomic<std::uint64_t> count = 0;
-  unfinished.name = unfinished.file;
-  unfinished.name += '.' + std::to_string(::getpid()) + '.' + std::to_string(count++) + ".new";
-  errno = 0;
-  unfinished.stream.reset(std::fopen(unfinished.name.c_str(), "wxe"));
+  do {  // a process of this number may have been killed, and have left one
+    unfinished.name = unfinished.file;
+    unfinished.name += '.' + std::to_string(::getpid()) + '.' + std::to_string(count++) + ".new";
+    errno = 0;
+    unfinished.stream.reset(std::fopen(unfinished.name.c_str(), "wxe"));
+  } while (unfinished.stream == nullptr && errno == EEXIST);
   if (unfinished.stream == nullptr) return Error::from_errno(operation, errno).object(file.string());
   if (std::filesystem::exists(there))
     std::filesystem::permissions(unfinished.name, there.permissions(), error);
@@ -70,8 +76,16 @@ Result<void> check_replaceable(const char* operation, const std::filesystem::pat
 
 std::filesystem::path without_links(const std::filesystem::path& file, std::error_code& error) {
   std::filesystem::path name = std::filesystem::absolute(file, error);
-  for (int links = 0; links < 40 && !error && std::filesystem::is_symlink(name); ++links)
+  for (int links = 0; !error; ++links) {
+    const auto type = std::filesystem::symlink_status(name, error).type();
+    if (type == std::filesystem::file_type::not_found) error.clear();
+    if (error || type != std::filesystem::file_type::symlink) break;
+    if (links == links_max) {
+      error.assign(ELOOP, std::system_category());
+      break;
+    }
     name = name.parent_path() / std::filesystem::read_symlink(name, error);
+  }
   return name;
 }
 

@@ -19,7 +19,8 @@ namespace penstock {
 /// Whether replace_file() could begin there now. Changes nothing. Errors: those of replace_file().
 [[nodiscard]] Result<void> check_replaceable(const char* operation, const std::filesystem::path& file);
 
-/// The absolute name of the file to which `file` leads, also of a link whose file is not there yet.
+/// The absolute name of the file to which `file` leads, also of a link whose file is not there yet. `error` is that of
+/// the file system, ELOOP for more than 40 links.
 [[nodiscard]] std::filesystem::path without_links(const std::filesystem::path& file, std::error_code& error);
 
 }  // namespace penstock

@@ -3,6 +3,7 @@
 #include "base/address_space.hpp"
 
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -25,12 +26,31 @@ Function find(void* library, const char* name) {
   return reinterpret_cast<Function>(dlsym(library, name));
 }
 
-/// OpenBLAS starts a thread for each further core when it is loaded. Each reserves 128 MiB, and tries again without end
-/// where it gets none; the C library takes up to 72 MiB for a thread's stack and its allocations.
+/// As OpenBLAS takes it from its environment.
+std::uint32_t blas_threads() {
+  const std::uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
+  for (const char* const name : {"OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"}) {
+    const char* const text = std::getenv(name);
+    const int threads = text == nullptr ? 0 : std::atoi(text);
+    if (threads > 0) return std::min(static_cast<std::uint32_t>(threads), cores);
+  }
+  return cores;
+}
+
+/// OpenBLAS starts its threads when it is loaded. Each reserves 128 MiB, and loops for ever where it gets none; the C
+/// library takes a stack and 64 MiB for the allocations of each. Whether `file` is OpenBLAS is known only once it is
+/// loaded.
 Result<void> check_address_space(const std::string& file) {
-  const ByteCount needed = ByteCount(200 << 20) * std::max(1u, std::thread::hardware_concurrency());
   const auto left = address_space_left();
-  if (!left || *left >= needed) return ok();
+  if (!left || dlopen(file.c_str(), RTLD_NOW | RTLD_NOLOAD) != nullptr)
+    return ok();  // or its threads have begun
+  std::size_t stack = 0;
+  if (pthread_attr_t attributes; pthread_getattr_default_np(&attributes) == 0) {
+    (void)pthread_attr_getstacksize(&attributes, &stack);
+    (void)pthread_attr_destroy(&attributes);
+  }
+  const ByteCount needed = (192_MiB + ByteCount(stack)) * blas_threads();
+  if (*left >= needed) return ok();
   return Error::unsupported("MatrixProduct::load")
       .object(file)
       .reason(
@@ -38,7 +58,9 @@ Result<void> check_address_space(const std::string& file) {
           "threads")
       .wanted(needed)
       .got(*left)
-      .advice("raise RLIMIT_AS (ulimit -v), or limit memory with a control group instead");
+      .advice(
+          "raise RLIMIT_AS (ulimit -v), limit memory with a control group instead, or set "
+          "OPENBLAS_NUM_THREADS=1");
 }
 
 /// Each has a function of its own for that; one without threads has none.

@@ -39,16 +39,16 @@ bool are_alike(const AccessTrace::Tensor* one, const AccessTrace::Tensor* other)
 }  // namespace
 
 Result<void> check_trace(const AccessTrace& trace) {
-  constexpr const char* obeyed = "it has a line break or another control character";
+  constexpr const char* has_control = "it has a line break or another control character";
   if (has_control_character(trace.label))
-    return Error::invalid_argument(operation).object("label").reason(obeyed).got(trace.label);
+    return Error::invalid_argument(operation).object("label").reason(has_control).got(trace.label);
   for (std::size_t i = 0; i < trace.tensors.size(); ++i) {
     const auto& tensor = trace.tensors[i];
     const auto refused = [&](const char* member) {
       return Error::invalid_argument(operation).object("tensors[" + std::to_string(i) + "]." + member);
     };
     if (tensor.name.empty()) return refused("name").reason("it is empty");
-    if (has_control_character(tensor.name)) return refused("name").reason(obeyed).got(tensor.name);
+    if (has_control_character(tensor.name)) return refused("name").reason(has_control).got(tensor.name);
     if (tensor.size.is_zero() || tensor.size > trace_tensor_bytes_max)
       return refused("size")
           .wanted("more than 0, at most " + to_string(trace_tensor_bytes_max))

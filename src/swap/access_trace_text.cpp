@@ -74,7 +74,8 @@ class Reader {
   Result<AccessTrace> end() && {
     if (number_ == 0) return refused("the first line of a trace", "nothing");
     if (!has_end_)
-      return refused("a last line \"end " + std::to_string(trace_.uses.size()) + "\": the file was cut",
+      return refused("a last line \"end " + std::to_string(trace_.uses.size()) +
+                         "\": the file was cut, or is of a version that wrote none",
                      "the end of the file");
     return std::move(trace_);
   }
@@ -90,11 +91,11 @@ class Reader {
   }
 
   template <class Number>
-  Result<Number> read_number(const std::string& wanted, std::string_view& rest) const {
+  Result<Number> read_number(std::string_view wanted, std::string_view& rest) const {
     const std::string_view word = take_word(rest);
     Number number{};
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-    if (error != std::errc() || end != word.data() + word.size()) return refused(wanted, word);
+    if (error != std::errc() || end != word.data() + word.size()) return refused(std::string(wanted), word);
     return number;
   }
 
@@ -162,6 +163,7 @@ class Reader {
 
   Result<void> read_end(std::string_view rest) {
     PENSTOCK_TRY_ASSIGN(const auto uses, read_number<std::uint64_t>("the number of uses", rest));
+    if (!rest.empty()) return refused("nothing after the number of uses", rest);
     if (uses != trace_.uses.size())
       return refused("the number of uses before, " + std::to_string(trace_.uses.size()),
                      std::to_string(uses));

@@ -143,10 +143,11 @@ Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk
   }
   if (auto added = s.residency.add(*tensor); !added) {
     (void)s.store.remove(*tensor);
-    return std::move(added).error().advice(
+    constexpr const char* first =
         "raise the budget, or add what stays in memory before other tensors are used: copies that are not "
-        "stored "
-        "yet do not leave for it");
+        "stored yet do not leave for it";
+    const bool lacks_room = added.error().code() == ErrorCode::budget_too_small;
+    return lacks_room ? std::move(added).error().advice(first) : std::move(added).error();
   }
   return *tensor;
 }

@@ -66,12 +66,25 @@ Result<std::unique_ptr<Timeline>> Timeline::create(const std::filesystem::path& 
           .note("it is timeline_file")
           .advice("give each run, and each runtime of a process, a timeline_file of its own");
     }
-    (void)!::ftruncate(descriptor, 0);
   }
   std::unique_ptr<Timeline> timeline(new Timeline(file, std::move(opened), process, size_max));
-  if (const int cause = timeline->write(std::exchange(timeline->pending_, {})); cause != 0)
+  if (const int cause = timeline->begin(); cause != 0)
     return Error::from_errno("Runtime::create", cause).object(file.string()).note("it is timeline_file");
   return timeline;
+}
+
+/// Writes over the begin of what is there, of which the rest goes only then. Returns the errno.
+int Timeline::begin() {
+  const std::string text = std::exchange(pending_, {});
+  errno = 0;
+  if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size() || std::fflush(file_.get()) != 0) {
+    const int cause = errno == 0 ? EIO : errno;
+    file_.reset();
+    return cause;
+  }
+  written_ = text.size();
+  (void)!::ftruncate(::fileno(file_.get()), static_cast<off_t>(written_));  // fails for a device
+  return 0;
 }
 
 Timeline::Timeline(std::filesystem::path path, File file, std::uint32_t process, ByteCount size_max)
@@ -84,7 +97,6 @@ Timeline::Timeline(std::filesystem::path path, File file, std::uint32_t process,
 
 Timeline::~Timeline() {
   (void)end();
-  if (file_ != nullptr) unlock(::fileno(file_.get()));
 }
 
 std::string Timeline::end() {
@@ -95,9 +107,26 @@ std::string Timeline::end() {
     if (!std::exchange(ended_, true)) pending_ += "\n]\n";
     text = std::exchange(pending_, {});
   }
-  if (!text.empty()) (void)write(text);
+  if (!text.empty()) write(text);
+  close();
   const std::lock_guard lock(mutex_);
   return std::exchange(message_, {});
+}
+
+/// Some file systems say only then that they have no room.
+void Timeline::close() {
+  if (file_ == nullptr) return;
+  unlock(::fileno(file_.get()));
+  errno = 0;
+  if (std::fclose(file_.release()) == 0) return;
+  const int cause = errno == 0 ? EIO : errno;
+  const std::lock_guard lock(mutex_);
+  message_ = cannot_be_written(cause);
+}
+
+std::string Timeline::cannot_be_written(int cause) const {
+  return path_.string() + ": the timeline has ended, because it cannot be written (" + std::strerror(cause) +
+         ")";
 }
 
 /// A child of this process that has the file open, too, would hold the lock, and must not end it.
@@ -159,17 +188,17 @@ void Timeline::flush() {
     text = std::exchange(pending_, {});
   }
   written_at_ = now;
-  (void)write(text);
+  write(text);
 }
 
-int Timeline::write(const std::string& text) {
-  if (file_ == nullptr) return 0;
+void Timeline::write(const std::string& text) {
+  if (file_ == nullptr) return;
   errno = 0;
   const bool is_written =
       std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() && std::fflush(file_.get()) == 0;
   if (is_written) {
     written_ += text.size();
-    return 0;
+    return;
   }
   const int cause = errno == 0 ? EIO : errno;
   const std::string end = written_ == 0 ? "[\n]\n" : "\n]\n";  // there may be room for that
@@ -183,9 +212,7 @@ int Timeline::write(const std::string& text) {
   }
   const std::lock_guard lock(mutex_);
   ended_ = true;
-  message_ = path_.string() + ": the timeline has ended, because it cannot be written (" +
-             std::strerror(cause) + ")";
-  return cause;
+  message_ = cannot_be_written(cause);
 }
 
 std::string Timeline::take_message() {

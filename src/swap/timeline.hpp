@@ -24,8 +24,9 @@ namespace penstock::swap {
 /// Safe from any thread. Only flush(), end() and the destructor call the system.
 class Timeline {
  public:
-  /// Begins the file anew. `process`: its number in the file. `size_max`: about so many bytes. Errors: those of opening
-  /// and writing it; in_use, where another timeline is being written there.
+  /// Begins the file anew; where it cannot be written, what is there stays. `process`: its number in the file.
+  /// `size_max`: about so many bytes. Errors: those of opening and writing it; in_use, where another timeline is being
+  /// written there.
   [[nodiscard]] static Result<std::unique_ptr<Timeline>> create(const std::filesystem::path& file,
                                                                 std::uint32_t process = 0,
                                                                 ByteCount size_max = 256_MiB);
@@ -43,7 +44,8 @@ class Timeline {
   void flush();
   /// Why nothing is written any more, once; else empty.
   [[nodiscard]] std::string take_message();
-  /// Writes the rest, as the destructor does, and nothing any more. Returns why it is not whole, unless that was said.
+  /// Writes the rest and closes the file, as the destructor does. Returns why it is not whole, unless take_message()
+  /// has.
   [[nodiscard]] std::string end();
 
  private:
@@ -59,8 +61,11 @@ class Timeline {
   void unlock(int descriptor) const;
   /// An event that describes a row, or the process.
   void describe(const char* what, std::uint32_t row, const std::string& arguments);
-  /// Whole events. Of those that cannot be written none stays in the file, which then has its end. Returns that errno.
-  [[nodiscard]] int write(const std::string& text);
+  /// Whole events. Of those that cannot be written none stays in the file, which then has its end.
+  void write(const std::string& text);
+  [[nodiscard]] int begin();
+  void close();
+  [[nodiscard]] std::string cannot_be_written(int cause) const;
 
   const std::filesystem::path path_;
   const std::string process_;  // its number

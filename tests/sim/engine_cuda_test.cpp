@@ -54,12 +54,12 @@ TEST_P(EngineOnCudaRanks, GivesTheBitsOfAHostDeviceInEveryOrderOfTheStreams) {
   const std::uint32_t ranks = GetParam();
   const RunResult host = train(run_options(ranks, {none, none}));
   ASSERT_FALSE(host.error) << host.error->message();
-  std::uint64_t seed = 0;
+  std::uint64_t first = 1;
   for (const Offload offload :
        {Offload{cpu, cpu}, {cpu, nvme}, {nvme, cpu}, {nvme, nvme}, {none, none}, {cpu, none}, {nvme, none}}) {
-    const int orders = offload.optimizer == none ? 6 : 40;  // the fake's kernels take long
-    for (int order = 0; order < orders; ++order) {
-      SCOPED_TRACE("seed " + std::to_string(++seed));
+    const std::uint64_t orders = offload.optimizer == none ? 6 : 40;  // the fake's kernels take long
+    for (const std::uint64_t seed : penstock::test::seeds(first, first + orders)) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
       fake_cuda::restart({.seed = seed});
       RunOptions options = run_options(ranks, offload);
       options.accelerator = cuda();
@@ -72,6 +72,7 @@ TEST_P(EngineOnCudaRanks, GivesTheBitsOfAHostDeviceInEveryOrderOfTheStreams) {
       EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
       EXPECT_EQ(fake_cuda::live(), fake_cuda::Live{});
     }
+    first += orders;
   }
 }
 

@@ -9,10 +9,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
-#include <system_error>
-#include <utility>
+#include <string_view>
 
 namespace penstock::tool {
 
@@ -28,18 +28,17 @@ struct DeriveOptions {
   bool by_layer = false;
 };
 
-/// The trace would replace it.
-Result<void> check_is_no_input(const DeriveOptions& options) {
-  for (const auto& [option, input] :
-       {std::pair("--config", options.config), std::pair("--model", options.model)}) {
-    std::error_code is_not_there;
-    if (!std::filesystem::equivalent(options.file, input, is_not_there)) continue;
-    return Error::invalid_argument(derive_operation)
-        .object("file")
-        .wanted(std::string("another file than that of ") + option)
-        .got(options.file.string());
-  }
-  return ok();
+/// A mistaken name must not cost a configuration or a checkpoint.
+Result<void> check_is_new_or_a_trace(const std::filesystem::path& file) {
+  constexpr std::string_view begin_of_trace = "penstock-trace";
+  std::ifstream stream(file, std::ios::binary);
+  std::string begin(begin_of_trace.size(), '\0');
+  stream.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  if (stream.gcount() == 0 || begin == begin_of_trace) return ok();
+  return Error::invalid_argument(derive_operation)
+      .object(file.string())
+      .wanted("a new file, or a trace, which is replaced")
+      .got("a file that begins otherwise");
 }
 
 Result<void> derive(const DeriveOptions& options) {
@@ -50,7 +49,7 @@ Result<void> derive(const DeriveOptions& options) {
         .wanted("below " + std::to_string(ranks) + ", the ranks of all nodes")
         .got(options.rank);
   }
-  PENSTOCK_TRY(check_is_no_input(options));
+  PENSTOCK_TRY(check_is_new_or_a_trace(options.file));
   PENSTOCK_TRY_ASSIGN(auto model, zero::estimate::NamedModel::load(options.model));
   print_notes(model.notes);
   PENSTOCK_TRY_ASSIGN(const auto file, zero::ConfigFile::read(options.config, {.world_size = ranks}));
@@ -59,8 +58,7 @@ Result<void> derive(const DeriveOptions& options) {
   if (config.penstock.update_in_backward) {
     print_notes(
         {"penstock.update_in_backward: a run uses tiles beside its backward, in another order each time; "
-         "here they "
-         "follow it"});
+         "in the trace they follow it"});
   }
   if (config.optimizer.type == cpu_adam::Optimizer::muon) PENSTOCK_TRY(model.use_muon());
   const auto memory =
@@ -97,7 +95,9 @@ void add_derive_command(measure::CommandLine& trace, ExitStatus& status) {
   auto options = std::make_shared<DeriveOptions>();
   measure::CommandLine command = trace.add_command(
       "derive", "Save the uses of host memory in a training step of a rank, as its engine makes them");
-  command.add_option("file", options->file, "The trace; it is replaced").required().type_name("FILE");
+  command.add_option("file", options->file, "The trace; one that is there is replaced")
+      .required()
+      .type_name("FILE");
   command.add_option("--model", options->model, "As of penstock estimate").required().type_name("NAME|FILE");
   command.add_option("--config", options->config, "A ds_config.json").required().type_name("FILE");
   command.add_option("--gpus", options->gpus, "GPUs per node, one rank each")

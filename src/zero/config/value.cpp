@@ -88,7 +88,7 @@ std::optional<T> parsed(const std::string& text) {
 
 Fault too_many_bytes(const std::string& got) {
   const auto most = static_cast<std::uint64_t>(count_max);
-  return Fault("wanted at most " + std::to_string(most) + " bytes (16 EiB), got " + got);
+  return Fault("wanted at most " + std::to_string(most) + " bytes (16384 PiB), got " + got);
 }
 
 /// Whether the value is, or contains, a number above the key's limit.

@@ -203,16 +203,21 @@ void EngineState::predict() {
   ledger.predict_traffic(Purpose::parameter_shard, plan.disk_shards - plan.home_shards, {});
 }
 
-/// Once a step has used units in another order than the planned one, the prediction is the bound of every order.
-void EngineState::predict_any_order() {
-  if (predicts_any_order_ || residency_->keeps_unit_order()) return;
-  predicts_any_order_ = true;
+/// The plan's figures are those of its order of use. Where the trainer's takes more, the prediction is from now on what
+/// every order takes at most.
+void EngineState::predict_every_order() {
   const MemoryPlan& plan = options_.plan;
-  const auto predict = [&](tiers::Purpose purpose, ByteCount planned, ByteCount most) {
-    if (most > planned) context_.runtime.ledger().predict(tiers::Tier::device, purpose, most - planned);
+  tiers::Ledger& ledger = context_.runtime.ledger();
+  const auto raise = [&](tiers::Purpose purpose, ByteCount planned, ByteCount most, bool& is_raised) {
+    const auto line = ledger.line(tiers::Tier::device, purpose);
+    if (is_raised || line.peak <= line.predicted) return;
+    is_raised = true;
+    ledger.predict(tiers::Tier::device, purpose, most - std::min(most, planned));
   };
-  predict(tiers::Purpose::gathered_flat, plan.device_gathered, plan.device_gathered_max);
-  predict(tiers::Purpose::full_gradient, plan.device_gradients, plan.device_gradients_max);
+  raise(tiers::Purpose::gathered_flat, plan.device_gathered, plan.device_gathered_max,
+        predicts_most_.gathered);
+  raise(tiers::Purpose::full_gradient, plan.device_gradients, plan.device_gradients_max,
+        predicts_most_.gradients);
 }
 
 void EngineState::predict_gather(const FlatState& flat) {

@@ -113,7 +113,7 @@ class EngineState : private FlatResidency::Effects {
   Result<void> add(tiers::TensorId& id, const FlatLayout& flat, TileRange range,
                    tiers::TensorDescription description, bool on_disk);
   void predict();
-  void predict_any_order();
+  void predict_every_order();
   /// Adds what a gather may read from disk to the ledger's prediction.
   void predict_gather(const FlatState& flat);
   /// Adds the disk traffic of a step, or of a part of it, but for its update, as far as it was not predicted yet.
@@ -244,7 +244,9 @@ class EngineState : private FlatResidency::Effects {
   std::vector<std::uint32_t> reduced_;  // flats that update_reduced() may add to the update
   WearLimit wear_;
   std::optional<std::string> worn_;  // why no step begins any more
-  bool predicts_any_order_ = false;
+  struct {
+    bool gathered = false, gradients = false;
+  } predicts_most_;  // what every order takes
 
   std::unique_ptr<tiers::MemoryBudget> device_budget_;  // of gathered flats and full gradients
   DeviceRegion communicator_scratch_;                   // only counted

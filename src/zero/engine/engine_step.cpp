@@ -73,7 +73,7 @@ Result<StepOutcome> EngineState::end_step() {
   reduced_.clear();
   if (options_.ends_rounds) context_.runtime.end_round();
   residency_->end_step();
-  predict_any_order();
+  predict_every_order();
   checkpoints_->end_step();
   update_.end_step();
   if (refuses == WearLimit::Refuses::this_step) {

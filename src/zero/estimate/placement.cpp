@@ -36,8 +36,9 @@ std::vector<Alternative> alternatives(const Config& config, const PlanEstimate& 
                      [format](Config& changed) { changed.penstock.state_format = format; }});
     }
   }
-  const bool has_budget = !config.penstock.host_budget.is_zero() || !config.penstock.node_budgets.empty();
-  const std::string as_planned = has_budget ? ", no host_budget" : "";
+  const std::string as_planned = !config.penstock.node_budgets.empty()    ? ", no node_budgets"
+                                 : !config.penstock.host_budget.is_zero() ? ", no host_budget"
+                                                                          : "";
   if (const ByteCount moved = plan.disk_tiles - plan.home_tiles; !moved.is_zero()) {
     const ByteCount budget = (plan.host_budget + moved / 2) * estimate.run.ranks_per_node;
     all.push_back({"host_budget " + to_string(budget), [budget](Config& changed) {

@@ -107,8 +107,6 @@ class FlatResidency {
   [[nodiscard]] bool is_leased(std::uint32_t flat) const { return places_[flat].leases > 0; }
   /// The order of acquires of this step predicts the next step's.
   void end_step();
-  /// As OrderOfUse::keeps_unit_order().
-  [[nodiscard]] bool keeps_unit_order() const { return order_.keeps_unit_order(); }
   /// Frees all ranges without Effects and predicts `units` for the next step. Precondition: no unit is leased, and no
   /// operation uses the ranges.
   void abandon_step(std::vector<std::uint32_t> units);

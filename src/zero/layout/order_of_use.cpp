@@ -91,8 +91,6 @@ void OrderOfUse::expect(std::vector<std::uint32_t> units) {
 }
 
 void OrderOfUse::end_step() {
-  for (std::size_t i = 0; keeps_unit_order_ && i < recorded_.size(); ++i)
-    keeps_unit_order_ = recorded_[i] == unit_at(i, shards_.unit_count());
   repeats_ = !recorded_.empty() && recorded_ == predicted_for_step_ && expected_ == expected_before_;
   expected_before_ = expected_;
   is_expected_ = is_expected_ && recorded_.size() >= expected_;

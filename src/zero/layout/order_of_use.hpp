@@ -44,8 +44,6 @@ class OrderOfUse {
   /// rule, with whole flats instead of parameters: in the order that is not predicted none is.
   [[nodiscard]] std::vector<bool> needed_within(ElementCount distance, std::uint32_t first) const;
 
-  /// Whether each step so far has acquired its units in the order of unit_order(), for which a plan is made.
-  [[nodiscard]] bool keeps_unit_order() const { return keeps_unit_order_; }
   [[nodiscard]] bool has_uses() const { return !recorded_.empty(); }
   /// Forgets the uses since the last step, which are no part of one.
   void forget_uses();
@@ -69,7 +67,6 @@ class OrderOfUse {
               expected_before_ = 0;  // uses that expect() was given, for this step and the last one
   bool is_expected_ = true;
   bool repeats_ = false;  // whether the last step had the order of the one before it
-  bool keeps_unit_order_ = true;
   std::vector<std::uint32_t> recorded_;
   std::size_t position_ = 0;
   std::optional<std::uint32_t> acquiring_;  // the unit of a use that has not ended

@@ -29,11 +29,13 @@ std::filesystem::path name_of_rank(std::filesystem::path file, std::uint32_t ran
 
 Result<void> check_different(const std::filesystem::path& report, const std::filesystem::path& timeline) {
   if (report.empty() || timeline.empty()) return ok();
-  std::error_code unknown;
+  std::error_code unknown;  // then writing them fails, and says why
   const auto one_name = [&](const std::filesystem::path& file) {
-    return std::filesystem::weakly_canonical(without_links(file, unknown), unknown);
+    const std::filesystem::path name = without_links(file, unknown);
+    return unknown ? name : std::filesystem::weakly_canonical(name, unknown);
   };
-  if (one_name(report) != one_name(timeline)) return ok();
+  const std::filesystem::path one = one_name(report), other = one_name(timeline);
+  if (unknown || one != other) return ok();
   return Error::invalid_config("Rank::create")
       .object("penstock.timeline_file")
       .wanted("another file than that of penstock.report_file")

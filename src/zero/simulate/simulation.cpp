@@ -70,7 +70,7 @@ bool are_alike(const swap::ReplayedRound& one, const swap::ReplayedRound& other,
 }  // namespace
 
 void Simulation::note_change(std::string what, double seconds) {
-  constexpr double gain_min = 0.01;  // a smaller one is not worth a line
+  constexpr double gain_min = 0.02;  // both figures are means that differ from later ones by a percent
   if (seconds >= steady.seconds * (1 - gain_min)) return;
   const auto later = std::upper_bound(changes.begin(), changes.end(), seconds,
                                       [](double a, const Change& b) { return a < b.seconds; });
@@ -106,7 +106,8 @@ Result<Simulation> simulate_steps(const swap::AccessTrace& trace, const Machine&
     const swap::ReplayedRound steady = mean_of(steps / 2, steps);
     const bool is_settled =
         steps == 1 || are_alike(mean_of(steps / 4, steps / 2), steady, options.bytes_settle);
-    if (is_settled || !may_double(steps, uses_max)) return Simulation{rounds.front(), steady, steps, {}};
+    if (is_settled || !may_double(steps, uses_max))
+      return Simulation{rounds.front(), steady, steps, is_settled && steps > 1, {}};
     steps *= 2;
   }
 }

@@ -16,9 +16,10 @@ struct SimulationOptions {
   bool update_beside = false;    ///< these as in swap::ReplayOptions
   bool update_in_backward = false;
   std::uint32_t dropped_ahead = 0;
-  /// > 0. 1: only the first step. Otherwise so many at least, of short traces as many as have uses_least, and then
-  /// twice as many until the mean of their later half is that of the quarter before, to one percent, or there would be
-  /// more than steps_max, or uses_max in them: which copies are in memory at the end of a step may change for ever.
+  /// > 0. How many at least; with 1 only the first. They are doubled while they have fewer than uses_least uses, and
+  /// then until the mean of their later half differs by at most one percent from that of the quarter before it. Doubled
+  /// they are never more than steps_max, and have at most uses_max uses. Which copies are in memory at the end of a
+  /// step may change for ever, and with it what the next one reads.
   std::uint32_t steps = 4;
   bool bytes_settle = true;  ///< false: only the seconds have to, which takes fewer steps
 };
@@ -36,11 +37,12 @@ struct Simulation {
   swap::ReplayedRound first;   ///< the first step, before which nothing is in memory
   swap::ReplayedRound steady;  ///< the mean of the later half of `steps`, which stands for all that follow
   std::uint32_t steps = 0;
+  bool settled = false;         ///< false: later steps may move other bytes, or take other times
   std::vector<Change> changes;  ///< those that shorten the steady step, the most helpful first
 
   /// The number of the first step in `steady`.
   [[nodiscard]] std::uint32_t steady_from() const { return steps / 2 + 1; }
-  /// Adds a change, unless it shortens the steady step by less than one percent.
+  /// Adds a change, unless it shortens the steady step by less than two percent.
   void note_change(std::string what, double seconds);
 };
 

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <sys/resource.h>
+#include <unistd.h>
 #include <csignal>
 #include <fstream>
 #include <iterator>
@@ -65,6 +66,16 @@ TEST(ReplaceFile, LeavesTheOldFileWhereTheNewOneCannotBeWritten) {
   EXPECT_EQ(files_in(scratch.path()), 1u);
 }
 
+TEST(ReplaceFile, PassesOverWhatAKilledProcessOfItsNumberHasLeft) {
+  const test::ScratchDirectory scratch;
+  const auto file = scratch.path() / "file";
+  for (int number = 0; number < 20; ++number)
+    std::ofstream(file.string() + '.' + std::to_string(::getpid()) + '.' + std::to_string(number) + ".new");
+  EXPECT_TRUE(check_replaceable("save", file));
+  ASSERT_TRUE(replace_file("save", file, "text"));
+  EXPECT_EQ(contents(file), "text");
+}
+
 TEST(ReplaceFile, RefusesWhatItCannotReplaceAndSaysSoBefore) {
   const test::ScratchDirectory scratch;
   const auto expect_refused = [](const std::filesystem::path& file, ErrorCode code) {
@@ -77,9 +88,14 @@ TEST(ReplaceFile, RefusesWhatItCannotReplaceAndSaysSoBefore) {
   expect_refused(scratch.path() / "file" / "", ErrorCode::invalid_argument);
   expect_refused(scratch.path(), ErrorCode::invalid_argument);
   expect_refused("/dev/full", ErrorCode::invalid_argument);
+  expect_refused(scratch.path() / std::string(300, 'x'), ErrorCode::invalid_argument);
+  expect_refused(scratch.path() / std::string(300, 'x') / "file", ErrorCode::invalid_argument);
+  std::filesystem::create_symlink("loop", scratch.path() / "loop");
+  expect_refused(scratch.path() / "loop", ErrorCode::invalid_argument);
+  expect_refused(scratch.path() / "loop" / "file", ErrorCode::invalid_argument);
   expect_refused(scratch.path() / "none" / "file", ErrorCode::not_found);
   EXPECT_TRUE(check_replaceable("save", scratch.path() / "file"));
-  EXPECT_EQ(files_in(scratch.path()), 0u);
+  EXPECT_EQ(files_in(scratch.path()), 1u);  // the loop
 }
 
 }  // namespace

@@ -237,13 +237,20 @@ TEST(MatrixProduct, IsRefusedByNameWithoutALibrary) {
 
 TEST(MatrixProduct, IsRefusedWhereItCouldNotStartItsThreads) {
   if (penstock::test::any_sanitizer) GTEST_SKIP() << "a sanitizer needs more address space";
-  const int result = penstock::test::in_child([] {
-    const rlimit limit{256 << 20, 256 << 20};
-    if (::setrlimit(RLIMIT_AS, &limit) != 0) return 2;
-    const auto product = MatrixProduct::load("libopenblas.so.0");
-    return !product && product.error().message().find("RLIMIT_AS") != std::string::npos ? 0 : 1;
-  });
-  EXPECT_EQ(result, 0);
+  // Whether it is refused for its threads.
+  const auto is_refused = [](rlim_t address_space, const char* threads) {
+    return penstock::test::in_child([&] {
+      const rlimit limit{address_space, address_space};
+      if (::setenv("OPENBLAS_NUM_THREADS", threads, 1) != 0 || ::setrlimit(RLIMIT_AS, &limit) != 0) return 2;
+      const auto product = MatrixProduct::load("libopenblas.so.0");
+      return !product && product.error().message().find("RLIMIT_AS") != std::string::npos ? 1 : 0;
+    });
+  };
+  constexpr rlim_t mib = 1 << 20;
+  EXPECT_EQ(is_refused(256 * mib, ""), 1);
+  EXPECT_EQ(is_refused(256 * mib, "1000"), 1);
+  EXPECT_EQ(is_refused(512 * mib, "1"), 0);
+  EXPECT_EQ(is_refused(64 * 1024 * mib, ""), 0);
 }
 
 }  // namespace

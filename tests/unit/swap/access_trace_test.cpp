@@ -98,6 +98,7 @@ TEST(AccessTrace, IsRefusedWithTheLineThatIsWrong) {
   expect(begin + "label a\x1b[2J\n", "line 3, wanted a label without control characters");
   expect(begin + "tensor 1 disk scratch a\tb\n", "line 3, wanted its name, without control characters");
   expect(begin + "use 0 read\nend 2\n", "line 4, wanted the number of uses before, 1, got \"2\"");
+  expect(begin + "end 0 x\n", "line 3, wanted nothing after the number of uses, got \"x\"");
   expect(begin + "end 0\nuse 0 read\n", "line 4, wanted nothing after the line \"end\"");
   EXPECT_LT(refusal(std::string(100'000, 'x')).size(), 500u);
 }

@@ -261,9 +261,8 @@ void add_simulate_command(measure::CommandLine& app, ExitStatus& status) {
       .show_default()
       .excludes(model);
   command
-      .add_option(
-          "--steps", options->steps,
-          "How many at least; more are simulated, up to 64, until one moves the bytes of the one before it")
+      .add_option("--steps", options->steps,
+                  "How many at least; more are simulated, up to 64, until the mean of the later ones settles")
       .range(1u, 1000u)
       .show_default();
   command.add_flag("--json", options->as_json, "Print JSON");

@@ -102,6 +102,8 @@ void print_report(const SimulatedCase& simulated, std::string_view eviction) {
     print_seconds(name_of_disk(i, steady.disks.size()) + " busy", first.disks[i].busy, steady.disks[i].busy);
   fmt::print("{:<18} {:>12} {:>12}\n", "read", to_string(first.read), to_string(steady.read));
   fmt::print("{:<18} {:>12} {:>12}\n", "written", to_string(first.written), to_string(steady.written));
+  if (simulation.steps > 1 && !simulation.settled)
+    fmt::print("\nthe steps have not settled: later ones may differ by more than a percent\n");
   if (const Limit limit = limit_of(simulated); limit.seconds > 0) {
     fmt::print("\nlimiting resource: {}, busy for {} of a step\n", limit.what,
                share_of(limit.seconds, steady.seconds));
@@ -136,6 +138,7 @@ Json::Value to_json(const SimulatedCase& simulated) {
   json["steady"] = to_json(simulation.steady);
   json["steps"] = simulation.steps;
   json["steady_from"] = simulation.steady_from();
+  json["settled"] = simulation.settled;
   const Limit limit = limit_of(simulated);
   json["limiting_resource"]["what"] = limit.what;
   json["limiting_resource"]["busy"] = limit.seconds;

@@ -86,7 +86,7 @@ TEST(ConfigValue, RefusesASmallNumberThatSinglePrecisionMakesTheSpecialValueZero
 }
 
 TEST(ConfigValue, NamesTheLimitOfANumberThatIsAboveIt) {
-  const std::string bytes = "wanted at most 18446744073709549568 bytes (16 EiB), got ";
+  const std::string bytes = "wanted at most 18446744073709549568 bytes (16384 PiB), got ";
   const std::string single = " to 3.4028235e+38, the largest in single precision, got ";
   const struct {
     std::string keys, says;

@@ -121,28 +121,6 @@ TEST(OrderOfUse, IsExpectedAgainWhereAUseIsUndone) {
   EXPECT_TRUE(order.is_expected());
 }
 
-TEST(OrderOfUse, KeepsTheUnitOrderUntilTheEndOfAStepThatHasAnother) {
-  const ShardLayout shards(three_units(), 1);
-  OrderOfUse order(shards, unit_order(3, 2));
-  use(order, unit_order(3, 2));
-  order.end_step();
-  use(order, {0, 1, 2, 2});  // a step may end early
-  order.end_step();
-  (void)order.note(2);
-  order.forget_uses();  // of an evaluation
-  use(order, unit_order(3, 1));
-  order.end_step();
-  EXPECT_TRUE(order.keeps_unit_order());
-
-  use(order, {0, 1, 2, 0});
-  EXPECT_TRUE(order.keeps_unit_order());
-  order.end_step();
-  EXPECT_FALSE(order.keeps_unit_order());
-  use(order, unit_order(3, 1));
-  order.end_step();
-  EXPECT_FALSE(order.keeps_unit_order());
-}
-
 TEST(OrderOfUse, TakesUsesBeyondAPredictionThatIsCutForTheExpectedOnes) {
   ModelLayout model;
   for (int unit = 0; unit < 600'000; ++unit) model.units.push_back({"", {{"weight", ElementCount(128)}}, {}});

@@ -6,7 +6,9 @@
 
 #include <gtest/gtest.h>
 #include <json/json.h>
+#include <sys/resource.h>
 #include <chrono>
+#include <csignal>
 #include <fstream>
 #include <initializer_list>
 #include <numeric>
@@ -180,7 +182,34 @@ TEST(RankReport, IsWrittenAgainWhereItsDirectoryComesBack) {
   EXPECT_NE(log[0].find("report.json"), std::string::npos) << log[0];
 }
 
-TEST(RankReport, PredictsTheBoundOfEveryOrderOnceAStepHadAnotherThanThePlanned) {
+TEST(RankReport, SaysInTheLogThatTheEndOfATimelineCouldNotBeWritten) {
+  const ScratchDirectory scratch;
+  const auto file = scratch.path() / "timeline.json";
+  Rank::Options timed = options(scratch);
+  timed.config.penstock.timeline_file = file;
+  std::vector<std::string> log;
+  timed.log = [&](std::string_view line) { log.emplace_back(line); };
+  auto rank = initialized(std::move(timed));
+  ASSERT_TRUE(step(*rank));
+  ASSERT_TRUE(rank->engine().finish_update());
+  rank->runtime().wait_for_stores(0);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit none_left{.rlim_cur = std::filesystem::file_size(file), .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none_left), 0);
+
+  rank.reset();
+
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  (void)std::signal(SIGXFSZ, ignored);
+  ASSERT_EQ(log.size(), 1u);
+  EXPECT_NE(log[0].find("timeline.json: the timeline has ended, because it cannot be written"),
+            std::string::npos)
+      << log[0];
+}
+
+TEST(RankReport, PredictsTheBoundOfEveryOrderOnceTheTrainersTakesMoreThanThePlanned) {
   const ScratchDirectory scratch;
   Rank::Options separate = options(scratch);
   separate.config.stage = 3;
@@ -212,16 +241,20 @@ TEST(RankReport, PredictsTheBoundOfEveryOrderOnceAStepHadAnotherThanThePlanned) 
     ASSERT_TRUE(rank->engine().step());
   };
 
-  run_step({0, 1, 2, 3});
-  for (const std::uint32_t unit : {3u, 0u}) acquire(unit);  // an evaluation
-  run_step({0, 1, 2, 3});
+  for (int i = 0; i < 2; ++i) run_step({0, 1, 2, 3});
   EXPECT_EQ(predicted(tiers::Purpose::gathered_flat), plan.device_gathered);
   EXPECT_EQ(predicted(tiers::Purpose::full_gradient), plan.device_gradients);
   for (int i = 0; i < 2; ++i) {
-    run_step({0, 1, 2, 3, 2});
+    {
+      const auto first = rank->engine().acquire(0, *stream).value();
+      const auto last = rank->engine().acquire(3, *stream).value();
+    }
+    run_step({0, 1, 2, 3});
 
-    EXPECT_EQ(predicted(tiers::Purpose::gathered_flat), plan.device_gathered_max);
-    EXPECT_EQ(predicted(tiers::Purpose::full_gradient), plan.device_gradients_max);
+    const auto line = rank->runtime().ledger().line(tiers::Tier::device, tiers::Purpose::gathered_flat);
+    EXPECT_GT(line.peak, plan.device_gathered);
+    EXPECT_EQ(line.predicted, plan.device_gathered_max);
+    EXPECT_EQ(predicted(tiers::Purpose::full_gradient), plan.device_gradients) << "has not taken more";
   }
 }
 

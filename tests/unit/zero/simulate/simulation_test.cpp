@@ -49,6 +49,8 @@ TEST(Simulation, HasTheMeanOfStepsThatAlternate) {
   EXPECT_EQ(alternating.first.read, page * 4);
   EXPECT_EQ(alternating.steps, steps_max);
   EXPECT_EQ(alternating.steady_from(), 33u);
+  EXPECT_FALSE(alternating.settled);
+  EXPECT_TRUE(simulation_of(2, 1).settled);
   const auto& [read, written, busy] = alternating.steady.disks[0];
   for (const ByteCount bytes : {alternating.steady.read, alternating.steady.written, read, written})
     EXPECT_NEAR(static_cast<double>(bytes.value()) / static_cast<double>(page.value()), 4.0 / 3, 0.02);
