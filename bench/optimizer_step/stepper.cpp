@@ -51,7 +51,8 @@ Result<Stepper::Timing> Stepper::step() {
   auto outcome = rank_->engine().step();
   if (!outcome) return outcome.error();
   PENSTOCK_TRY(rank_->engine().finish_update());
-  PENSTOCK_TRY(rank_->runtime().flush());
+  rank_->runtime().wait_for_stores(0);  // flush() would also store the tiles that host memory is the home of
+  PENSTOCK_TRY(rank_->runtime().check_stores());
   const double waited = std::chrono::duration<double>(outcome->gradient_wait).count();
   timing.step = seconds_since(began) - waited;
   timing.gradient_accumulation += waited;
