@@ -1,5 +1,7 @@
 #include <penstock/base/result.hpp>
 
+#include "base/control_character.hpp"
+
 #include <cerrno>
 #include <cstring>
 
@@ -98,19 +100,22 @@ Error::Fields Error::fields() const {
 
 namespace {
 
-/// Names and values are those of callers and files: a byte that a terminal would obey is shown by its number: "\x1b".
+/// Names and values are those of callers and files. Characters that a terminal would obey are shown by their numbers,
+/// as "\x1b".
 std::string visible(std::string_view text, std::string_view kept = "\t") {
   constexpr std::string_view digits = "0123456789abcdef";
   std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte >= 0x20 && byte != 0x7f) || kept.find(c) != std::string_view::npos) {
-      out += c;
-    } else {
-      out += "\\x";
-      out += digits[byte / 16];
-      out += digits[byte % 16];
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const std::size_t length = control_character_at(text, i);
+    if (length == 0 || kept.find(text[i]) != std::string_view::npos) {
+      out += text[i];
+      continue;
     }
+    i += length - 1;
+    const auto number = static_cast<unsigned char>(text[i]);  // of two bytes the second one
+    out += "\\x";
+    out += digits[number / 16];
+    out += digits[number % 16];
   }
   return out;
 }

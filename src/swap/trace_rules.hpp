@@ -1,8 +1,10 @@
 #pragma once
 
+#include "base/control_character.hpp"
+
 #include <penstock/base/units.hpp>
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -16,8 +18,9 @@ inline constexpr ByteCount trace_tensor_bytes_max(std::uint64_t{1} << 42);
 /// In a label or a name: a line break would divide the line of a trace file, and other control characters would be
 /// commands to a terminal.
 [[nodiscard]] inline bool has_control_character(std::string_view text) {
-  return std::any_of(text.begin(), text.end(),
-                     [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+  for (std::size_t i = 0; i < text.size(); ++i)
+    if (control_character_at(text, i) > 0) return true;
+  return false;
 }
 
 }  // namespace penstock::swap

@@ -35,7 +35,7 @@ TEST(Error, PutsPlaceNotesAndAdviceOnLinesOfTheirOwn) {
             "  try     add a second path");
 }
 
-TEST(Error, ShowsBytesThatATerminalWouldObeyByTheirNumbers) {
+TEST(Error, ShowsCharactersThatATerminalWouldObeyByTheirNumbers) {
   const Error error = Error(ErrorCode::not_found, "find")
                           .object("a\x1b[2Jb\nc")
                           .got(std::string("\0\t\x7f", 3))
@@ -44,6 +44,11 @@ TEST(Error, ShowsBytesThatATerminalWouldObeyByTheirNumbers) {
   EXPECT_EQ(error.message(),
             "not found: a\\x1b[2Jb\\x0ac, got \\x00\t\\x7f [find]\n  cause   \\x07\n  of it \xc3\xa9");
   EXPECT_EQ(error.fields().object, "a\x1b[2Jb\nc");  // as it was given
+  const auto shown = [](const char* object) { return Error(ErrorCode::io, "f").object(object).message(); };
+  EXPECT_EQ(shown("\xc2\x9b"
+                  "2J \xc2\xa0 \xc3\x9b \xc2"),
+            "input/output error: \\x9b"
+            "2J \xc2\xa0 \xc3\x9b \xc2 [f]");
 }
 
 TEST(Error, GivesItsFieldsOneByOne) {

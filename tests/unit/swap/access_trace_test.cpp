@@ -126,6 +126,10 @@ TEST(AccessTrace, IsCheckedWhereItEnters) {
   expect(trace, "tensors[1].name");
   trace.tensors[1].name = "a\x1b[2Jb";
   expect(trace, "control character");
+  trace.tensors[1].name =
+      "a\xc2\x9b"
+      "2Jb";
+  expect(trace, "control character");
   trace.tensors[1].name = "";
   expect(trace, "tensors[1].name");
   trace = small_trace();

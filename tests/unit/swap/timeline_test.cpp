@@ -8,6 +8,7 @@
 #include <json/json.h>
 #include <sys/resource.h>
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -16,6 +17,7 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -182,6 +184,32 @@ TEST(Timeline, HasWholeEventsAndItsEndWhereTheDiskIsFull) {
     EXPECT_EQ(rows_of(parse(contents(file))).at("waits").size(), 2000u);
     EXPECT_EQ(std::filesystem::file_size(file), size + 3);
   }
+}
+
+TEST(Timeline, MayEndWhileOtherThreadsAddAndFlush) {
+  const ScratchDirectory scratch;
+  const auto file = scratch.path() / "timeline.json";
+  const auto timeline = Timeline::create(file).value();
+  std::atomic<bool> ended = false;
+  std::atomic<int> added = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      while (!ended) {
+        timeline->add("waits", "loads", Clock::steady().now());
+        timeline->flush();
+        ++added;
+      }
+    });
+  }
+  while (added < 100) std::this_thread::yield();
+
+  EXPECT_EQ(timeline->end(), "");
+
+  ended = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_FALSE(parse(contents(file)).empty());
+  EXPECT_EQ(timeline->take_message(), "");
 }
 
 TEST(Timeline, OfARuntimeHasItsReadsWritesAndWaits) {
