@@ -120,6 +120,11 @@ void RuntimeInternals::reuse(Vacated vacated) const {
   });
 }
 
+ByteCount RuntimeInternals::memory_limit() const {
+  const std::lock_guard lock(state_.mutex);
+  return state_.memory_limit < state_.budget.size() ? state_.memory_limit : state_.arena.bytes().size();
+}
+
 bool RuntimeInternals::memory_is_limited() const {
   const std::lock_guard lock(state_.mutex);
   return state_.residency.memory_is_limited();

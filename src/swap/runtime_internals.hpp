@@ -71,7 +71,11 @@ class RuntimeInternals {
   /// not loaded ahead, and Runtime::limit_memory() is refused.
   [[nodiscard]] Vacated vacate(std::span<const tiers::TensorId> tensors) const;
   void reuse(Vacated vacated) const;
-  /// Whether Runtime::limit_memory() limits it, so that some tensors do not have their home there.
+  /// Runtime::limit_memory() beside that of the trainer: the lower one of the two applies.
+  [[nodiscard]] static Result<ByteCount> limit_memory(Runtime& runtime, ByteCount most);
+  /// The one that applies; all of Runtime::host_memory(), if none does.
+  [[nodiscard]] ByteCount memory_limit() const;
+  /// Whether one applies, so that some tensors do not have their home there.
   [[nodiscard]] bool memory_is_limited() const;
   /// Runtime::paths(), with what is not stored yet as if it were written.
   [[nodiscard]] std::vector<PathReport> paths_when_stored() const;

@@ -3,6 +3,8 @@
 #include "swap/runtime_state.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -97,13 +99,23 @@ Result<void> Runtime::Limited::take_back(const RuntimeInternals& internals, cons
 }
 
 Result<ByteCount> Runtime::limit_memory(ByteCount most) {
+  return limit_memory(Limiter::trainer, most);
+}
+
+Result<ByteCount> RuntimeInternals::limit_memory(Runtime& runtime, ByteCount most) {
+  return runtime.limit_memory(Runtime::Limiter::rank, most);
+}
+
+Result<ByteCount> Runtime::limit_memory(Limiter limiter, ByteCount wanted) {
   constexpr const char* operation = "Runtime::limit_memory";
   RuntimeState& s = *state_;
   const RuntimeInternals internals(*this);
   const ByteCount size = s.budget.size();
-  const ByteCount end = most >= size ? size : round_up(most, granule);
   const std::lock_guard one_at_a_time(s.limit_mutex);
-  if (limited_ == nullptr) limited_ = std::make_unique<Limited>();
+  if (limited_ == nullptr) limited_ = std::make_unique<Limited>(size);
+  std::array<ByteCount, 2> limits = limited_->limits;
+  limits[static_cast<std::size_t>(limiter)] = std::min(wanted, size);
+  const ByteCount most = std::min(limits[0], limits[1]), end = std::min(round_up(most, granule), size);
   if (std::string reason = internals.cannot_limit(); !reason.empty() && end < size) {
     return Error::unsupported(operation).object("host memory").reason("it is not given back: " + reason);
   }
@@ -128,6 +140,7 @@ Result<ByteCount> Runtime::limit_memory(ByteCount most) {
     PENSTOCK_TRY(check());  // again: an engine or a tensor may have come
     s.residency.limit_memory(end);
     s.memory_limit = end;
+    limited_->limits = limits;
     s.advance();
     for (const auto& range : s.budget.free_beyond())
       free.push_back(s.arena.bytes().subspan(ByteCount(range.begin), ByteCount(range.length)));

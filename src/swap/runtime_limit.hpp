@@ -4,6 +4,7 @@
 
 #include <penstock/swap/runtime.hpp>
 
+#include <array>
 #include <cstddef>
 #include <optional>
 #include <set>
@@ -13,6 +14,9 @@ namespace penstock::swap {
 
 /// The pages that Runtime::limit_memory() has given back.
 struct Runtime::Limited {
+  explicit Limited(ByteCount budget) : limits{budget, budget} {}
+
+  std::array<ByteCount, 2> limits;  ///< by Limiter; the lower one applies
   RuntimeInternals::GivenBack memory;
   std::set<const std::byte*> pages;  ///< of it
   std::optional<ByteCount>

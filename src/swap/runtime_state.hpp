@@ -108,7 +108,7 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   std::vector<RuntimeUse> users;
   ByteCount staging_least;                       // beside what stays in memory, with which they make progress
   std::size_t vacated_count = 0;                 // tensors whose ranges are vacated
-  ByteCount memory_limit = options.host_budget;  // of limit_memory(), or more than the budget
+  ByteCount memory_limit = options.host_budget;  // the lowest one, at most the budget
   std::mutex limit_mutex;                        // one limit_memory() at a time; taken before the others
   std::mutex memory_mutex;      // held during calls of a device and while pages are given or taken back
   std::uint32_t pin_count = 0;  // users that have called pin() and not unpin()

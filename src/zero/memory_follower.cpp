@@ -20,19 +20,22 @@ void MemoryFollower::end_step(swap::Runtime& runtime) {
                           .budget = runtime.host_memory().size(),
                           .ranks = ranks_};
   if (limit_.is_zero()) limit_ = watch.budget;
+  const swap::RuntimeInternals internals(runtime);
+  const ByteCount before = internals.memory_limit();  // the trainer's may be lower
   const bool is_short = machine.available < watch.reserve;
   // What was leased is given back now: the shortage is not the same twice.
-  const auto settled = runtime.limit_memory(limit_);
+  const auto settled = swap::RuntimeInternals::limit_memory(runtime, limit_);
   const bool changes = settled && used_ && *settled != *used_;
   if (settled) used_ = *settled;
-  const ByteCount next = is_short && changes ? limit_ : watch.next(limit_, machine.available);
-  const auto has = next == limit_ ? settled : runtime.limit_memory(next);
+  const ByteCount next =
+      is_short && changes ? limit_ : watch.next(is_short ? before : limit_, machine.available);
+  const auto has = next == limit_ ? settled : swap::RuntimeInternals::limit_memory(runtime, next);
   std::string message;
   if (!has) {
     message = "the host memory stays as it is: " + first_line(has.error());
-  } else if (next != limit_) {
-    message = "the rank uses " + to_string(next) + " of its host memory of " + to_string(watch.budget);
-  } else if (is_short && !changes) {
+  } else if (const ByteCount now_used = internals.memory_limit(); now_used != before) {
+    message = "the rank uses " + to_string(now_used) + " of its host memory of " + to_string(watch.budget);
+  } else if (is_short && next == limit_ && !changes) {
     message = "the rank cannot use less than " + to_string(next) + " of its host memory";
   }
   if (has) {
@@ -41,9 +44,8 @@ void MemoryFollower::end_step(swap::Runtime& runtime) {
   }
   // What goes on is told once.
   if (message.empty() || std::exchange(message_, message) == message) return;
-  swap::RuntimeInternals(runtime).add_message(
-      message + ": " + to_string(machine.available) + " are available (" + machine.file +
-      "), and penstock.memory_reserve is " + to_string(watch.reserve));
+  internals.add_message(message + ": " + to_string(machine.available) + " are available (" + machine.file +
+                        "), and penstock.memory_reserve is " + to_string(watch.reserve));
 }
 
 }  // namespace penstock::zero

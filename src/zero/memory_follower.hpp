@@ -30,7 +30,7 @@ class MemoryFollower {
   std::uint32_t ranks_;
   std::function<tiers::MemoryLimit()> machine_;
   TimePoint looked_at_{};
-  ByteCount limit_;                // of the runtime
+  ByteCount limit_;                // of the rank, beside the trainer's
   std::optional<ByteCount> used_;  // as limit_memory() has returned it
   std::string message_;            // the last one
 };

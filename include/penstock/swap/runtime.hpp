@@ -99,7 +99,8 @@ class Runtime {
 
   /// Waits until at most `count` write-behinds are pending. The next acquire() returns the error of a failed one.
   void wait_for_stores(std::size_t count);
-  /// Waits until every write-behind is stored in its extent. Errors: that of the first that failed.
+  /// Waits until every write-behind is stored in its extent, and writes the timeline as far as it is. Errors: that of
+  /// the first write-behind that failed; take_messages() says where the timeline has ended.
   Result<void> flush();
   /// Returns the error of the first write-behind that failed, once; does not wait.
   Result<void> check_stores();
@@ -128,7 +129,8 @@ class Runtime {
   /// the operating system gets whole pages of 2 MiB. What is leased or not stored yet is given back by a later call,
   /// and the first call waits for transfers in flight. Returns the bytes that the operating system has not got. More
   /// than the budget stands for all of it; raising the limit takes the memory again. While pages are given back, no
-  /// memory is registered with I/O engines, whose transfers then take more time.
+  /// memory is registered with I/O engines, whose transfers then take more time. Where a zero::Rank leaves a reserve to
+  /// others (penstock.memory_reserve), it has a limit of its own, and the lower one of the two applies.
   ///
   /// Errors, after which all is as before: budget_too_small, with the least possible, for what stays in memory and the
   /// room that the engines of the runtime, or the largest tensor, need beside it; unsupported, for memory that is
@@ -185,6 +187,9 @@ class Runtime {
   struct Parking;
   struct Limited;
   [[nodiscard]] Result<ByteCount> hold_all_memory();
+  /// Each of these has a limit of its own.
+  enum class Limiter : std::uint8_t { trainer, rank };
+  [[nodiscard]] Result<ByteCount> limit_memory(Limiter limiter, ByteCount most);
 
   std::shared_ptr<RuntimeState> state_;  // leases that outlive the runtime share it
   std::unique_ptr<Parking> parking_;     // by the thread that changes RuntimeState::park_state

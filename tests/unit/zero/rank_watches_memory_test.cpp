@@ -1,6 +1,7 @@
 #include "kit/control_group.hpp"
 #include "kit/sanitizer.hpp"
 #include "kit/scratch_directory.hpp"
+#include "swap/runtime_internals.hpp"
 
 #include <penstock/tiers/device/host_device.hpp>
 #include <penstock/tiers/memory/memory_limits.hpp>
@@ -168,6 +169,32 @@ TEST_F(RankWatchesMemory, AndGivesWayToOtherProcesses) {
   const auto more = rank_->look_until_told();
   ASSERT_EQ(more.size(), 1u);
   EXPECT_NE(more[0].find("the rank uses " + to_string(budget)), std::string::npos) << more[0];
+  EXPECT_EQ(rank_->digest(), digest_after(rank_->steps()));
+}
+
+TEST_F(RankWatchesMemory, AndKeepsTheTrainersLimit) {
+  rank_->step();
+  swap::Runtime& runtime = rank_->runtime();
+  const ByteCount budget = runtime.host_memory().size(), trainers = budget - 8_MiB;
+  const auto limit = [&] { return swap::RuntimeInternals(runtime).memory_limit(); };
+
+  EXPECT_TRUE(runtime.limit_memory(trainers));
+  EXPECT_TRUE(rank_->look().empty());
+  EXPECT_EQ(limit(), trainers);
+
+  make_available(88_MiB);
+  const auto less = rank_->look_until_told();
+  EXPECT_NE(less[0].find("the rank uses " + to_string(trainers - 12_MiB)), std::string::npos) << less[0];
+  EXPECT_TRUE(runtime.limit_memory(budget));
+  EXPECT_EQ(limit(), trainers - 12_MiB) << "others still need it";
+  EXPECT_TRUE(runtime.limit_memory(trainers));
+
+  make_available(48_GiB);
+  const auto more = rank_->look_until_told();
+  EXPECT_NE(more[0].find("the rank uses " + to_string(trainers)), std::string::npos) << more[0];
+  EXPECT_EQ(limit(), trainers);
+  EXPECT_TRUE(runtime.limit_memory(budget));
+  EXPECT_EQ(limit(), budget);
   EXPECT_EQ(rank_->digest(), digest_after(rank_->steps()));
 }
 
