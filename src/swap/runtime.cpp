@@ -289,7 +289,9 @@ Result<void> Runtime::flush() {
   state_->change([&] { homes = state_->residency.changed_homes(); });
   const RuntimeInternals internals(*this);
   internals.begin_stores(homes);
-  return internals.end_stores(homes);
+  auto stored = internals.end_stores(homes);
+  if (state_->timeline) state_->timeline->flush(std::chrono::seconds(0));
+  return stored;
 }
 
 Result<void> Runtime::pin_extent(TensorId tensor, std::uint64_t generation) {

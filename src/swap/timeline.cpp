@@ -177,14 +177,14 @@ void Timeline::add(std::string_view track, std::string_view name, TimePoint begi
   pending_ += "\n]\n";
 }
 
-void Timeline::flush() {
+void Timeline::flush(std::chrono::seconds age) {
   const std::lock_guard file_lock(file_mutex_);
   if (file_ == nullptr) return;
   const TimePoint now = Clock::steady().now();
   std::string text;
   {
     const std::lock_guard lock(mutex_);
-    if (pending_.empty() || (pending_.size() < much && now - written_at_ < std::chrono::seconds(1))) return;
+    if (pending_.empty() || (pending_.size() < much && now - written_at_ < age)) return;
     text = std::exchange(pending_, {});
   }
   written_at_ = now;

@@ -5,6 +5,7 @@
 #include <penstock/base/units.hpp>
 
 #include <unistd.h>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -40,8 +41,8 @@ class Timeline {
   }
   void add(std::string_view track, std::string_view name, TimePoint begin, TimePoint end,
            ByteCount bytes = {});
-  /// Writes what was added, if that is much or a second old. Called now and then, without a lock.
-  void flush();
+  /// Writes what was added, if that is much or `age` old. Called now and then, without a lock.
+  void flush(std::chrono::seconds age = std::chrono::seconds(1));
   /// Why nothing is written any more, once; else empty.
   [[nodiscard]] std::string take_message();
   /// Writes the rest and closes the file, as the destructor does. Returns why it is not whole, unless take_message()

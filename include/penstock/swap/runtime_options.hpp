@@ -73,7 +73,7 @@ struct PathOptions {
   std::optional<ByteCount> reserved = {};
   double weight = 1;                 ///< > 0; the path gets weight / (sum of all weights) of the bytes
   ByteCount request_max = 4_MiB;     ///< maximum length of one request
-  ByteCount in_flight_max = 16_MiB;  ///< maximum number of bytes in flight
+  ByteCount in_flight_max = 16_MiB;  ///< maximum number of bytes in flight; one request may always be
   /// For making the swap file and its engine, for one request, and for closing the file; the path is retired when a
   /// request exceeds it.
   TimePoint deadline = std::chrono::seconds(60);
@@ -176,7 +176,8 @@ struct RuntimeOptions {
   ByteCount reuse_distance_max = {};  ///< for Eviction::reuse_distance: bytes of the uses between
   ByteCount lookahead = 64_MiB;       ///< maximum number of bytes loaded before their use is requested
   /// If set, create() begins this file anew, and what is moved, updated and waited for is written to it in the format
-  /// of Chrome's traces, which Perfetto opens. It ends after 256 MiB, or at an error, and take_messages() says so.
+  /// of Chrome's traces, which Perfetto opens. It ends after 256 MiB, or at an error, and take_messages() says so;
+  /// what fails at the end of the runtime is only said where flush() has come before.
   std::filesystem::path timeline_file = {};
   std::uint32_t timeline_process = 0;  ///< its number there, such as the rank: files of several can be joined
   Executor* executor = nullptr;  ///< computes checksums; null: the mover thread does. Outlives the runtime

@@ -242,6 +242,42 @@ TEST(Timeline, OfARuntimeHasItsReadsWritesAndWaits) {
   EXPECT_EQ(rows.at("waits")[0].name, "loads");
 }
 
+TEST(Timeline, IsWrittenByTheRuntimesFlushWhichKnowsWhatFails) {
+  const ScratchDirectory scratch;
+  const auto file = scratch.path() / "timeline.json";
+  const auto runtime = Runtime::create({.host_budget = 64_KiB,
+                                        .paths = {{.directory = scratch.path(), .capacity = 1_MiB}},
+                                        .timeline_file = file})
+                           .value();
+  std::vector<tiers::TensorId> tensors;
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    const std::string name = "tensor " + std::to_string(i);
+    tensors.push_back(
+        runtime
+            ->add({.name = name, .key = {.unit = i}, .size = 64_KiB, .write_behind = true}, /*on_disk=*/true)
+            .value());
+    runtime->acquire(tensors[i], Access::overwrite).value().end();
+  }
+  ASSERT_TRUE(runtime->flush());
+  EXPECT_EQ(rows_of(parse(contents(file) + "]")).at("writes of path 0").size(), 2u);
+  EXPECT_TRUE(runtime->take_messages().empty());
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit a_little_more{.rlim_cur = std::filesystem::file_size(file) + 100, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &a_little_more), 0);
+
+  runtime->acquire(tensors[0], Access::read).value().end();
+  const auto flushed = runtime->flush();
+
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  (void)std::signal(SIGXFSZ, ignored);
+  EXPECT_TRUE(flushed) << "the run goes on";
+  const auto messages = runtime->take_messages();
+  ASSERT_EQ(messages.size(), 1u);
+  EXPECT_NE(messages[0].find("cannot be written (File too large)"), std::string::npos) << messages[0];
+}
+
 TEST(Timeline, ThatCannotBeBegunIsAnErrorOfTheRuntime) {
   const ScratchDirectory scratch;
   const auto runtime =
