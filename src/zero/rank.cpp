@@ -181,9 +181,12 @@ RunReport Rank::State::report(bool with_changes) const {
   if (members.size() == 1) report.step_traffic = traffic.mean();
   if (times.steps > 0)
     report.step = (times.forward + times.backward + times.stepping + times.between) / times.steps;
-  if (with_changes)
-    add_changes(report, options.config, options.model, members.front().plan, options.identity, times,
-                accelerator.device->memory());
+  if (!with_changes) return report;
+  add_changes(report, options.config, options.model, members.front().plan, options.identity, times,
+              accelerator.device->memory());
+  if (members.size() > 1) report.changes_note += "; what is simulated is the first engine alone";
+  if (swap::RuntimeInternals(*runtime).memory_is_limited())
+    report.changes_note += "; what is simulated has all of the host memory, of which others have a part now";
   return report;
 }
 

@@ -35,6 +35,7 @@ void StepClock::end(StepOutcome& outcome) {
   {
     const std::lock_guard lock(mutex_);
     ++all_.steps;
+    all_.micro_batches += reduced_.size();
     all_.forward += forward_;
     all_.backward += backward_;
     all_.stepping += stepping_;

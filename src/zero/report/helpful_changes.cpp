@@ -23,6 +23,11 @@ double seconds_of_step(std::chrono::nanoseconds of_all, const StepTimes& times) 
   return seconds(of_all) / static_cast<double>(times.steps);
 }
 
+std::uint32_t micro_batches_of_step(const StepTimes& times) {
+  return static_cast<std::uint32_t>(
+      std::max(std::uint64_t{1}, (times.micro_batches + times.steps / 2) / times.steps));
+}
+
 constexpr double no_limit = 1e15;  // bytes a second
 
 double of(ByteCount bytes) {
@@ -88,7 +93,7 @@ void add_changes(RunReport& report, const Config& config, const ModelLayout& mod
 
   const simulate::TrainingRun run{.ranks = identity.ranks,
                                   .ranks_per_node = identity.local_ranks,
-                                  .micro_batches = config.gradient_accumulation_steps,
+                                  .micro_batches = micro_batches_of_step(times),
                                   .tokens = 1,  // whatever they are, they have taken so long
                                   .dtype = config.dtype,
                                   .device_memory = device_memory};

@@ -54,6 +54,7 @@ struct StepOutcome {
 /// How long the steps of an engine have taken, together.
 struct StepTimes {
   std::uint64_t steps = 0;                                        ///< updated or skipped
+  std::uint64_t micro_batches = 0;                                ///< of these steps
   std::chrono::nanoseconds forward{0}, backward{0}, stepping{0};  ///< as in StepOutcome
   /// From the end of a step to the next one, and between their parts, without waits: the trainer's own work, such as
   /// loading data.

@@ -15,6 +15,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -69,9 +70,9 @@ TEST(RankReport, SaysWhatItsCallsWaitedForAndWhatWouldHelp) {
 
 /// Of a rank whose every step ends with its update and its stores: as in a replay, each transfer ends before the next
 /// use.
-RunReport::StepTraffic replayed(const Rank& rank) {
+RunReport::StepTraffic replayed(const Rank& rank, std::uint32_t micro_batches) {
   const simulate::PlannedStep step =
-      simulate::plan_step(rank.config(), rank.model(), rank.plan(), {}).value();
+      simulate::plan_step(rank.config(), rank.model(), rank.plan(), {.micro_batches = micro_batches}).value();
   const auto replay = swap::Replay::create(step.trace, {.host_budget = step.options.host_budget,
                                                         .eviction = step.options.eviction,
                                                         .lookahead = step.options.lookahead,
@@ -82,42 +83,82 @@ RunReport::StepTraffic replayed(const Rank& rank) {
   return {round.read, round.written};
 }
 
-// As planned, where a part of what is on disk stays in memory, and where all of it does.
+/// What is read and written in each of a few steps, and what the report says of it.
+void expect_predicted_traffic(Rank::Options options, std::uint32_t micro_batches) {
+  const auto rank = initialized(std::move(options));
+  const RunReport::StepTraffic wanted = replayed(*rank, micro_batches);
+  EXPECT_EQ(rank->report().step_traffic, RunReport::StepTraffic());
+  for (int i = 0; i < 6; ++i) {
+    const auto before = rank->runtime().ledger().traffic();
+    ASSERT_TRUE(step(*rank, micro_batches));
+    ASSERT_TRUE(rank->engine().finish_update());
+    rank->runtime().wait_for_stores(0);
+    if (i < 2) continue;  // the first one begins with all in memory
+    const auto after = rank->runtime().ledger().traffic();
+    EXPECT_EQ(after.read - before.read, wanted.read) << "step " << i;
+    EXPECT_EQ(after.written - before.written, wanted.written) << "step " << i;
+  }
+
+  const RunReport report = rank->report();
+
+  EXPECT_EQ(rank->engine().step_times().micro_batches, 6 * micro_batches);
+  // Tiles of an update may be read before its step has ended: of one in five steps.
+  const auto near = [](ByteCount got, ByteCount exact) {
+    return got * 5 + 5_B >= exact * 4 && got * 5 <= exact * 6;
+  };
+  EXPECT_TRUE(near(report.step_traffic.read, wanted.read)) << report.changes_note;
+  EXPECT_TRUE(near(report.step_traffic.written, wanted.written)) << report.changes_note;
+  EXPECT_EQ(report.predicted_step_traffic.written.is_zero(), wanted.written.is_zero());
+}
+
+// As planned, where a part of what is on disk stays in memory, and where all of it does. `begin_step()` is given
+// another number of micro-batches than the configuration.
 TEST(RankReport, HasTheBytesThatAStepMovesAsTheyArePredicted) {
-  for (const ByteCount more : {0_B, 100_KiB, 300_KiB, 4_MiB}) {
-    for (const OffloadDevice parameters : {OffloadDevice::cpu, OffloadDevice::nvme}) {
-      const ScratchDirectory scratch;
-      Rank::Options of_step = options(scratch);
-      Config& config = of_step.config;
-      config.stage = 3;
-      config.offload_param = {.device = parameters, .nvme_paths = config.offload_optimizer.nvme_paths};
-      const MemoryPlan least = plan_memory(config, of_step.model, 1, 1, tiers::DeviceMemory::host).value();
-      config.penstock.host_budget = least.host_budget + more;
-      const auto rank = initialized(std::move(of_step));
-      const RunReport::StepTraffic wanted = replayed(*rank);
-      EXPECT_EQ(rank->report().step_traffic, RunReport::StepTraffic());
-      for (int i = 0; i < 6; ++i) {
-        const auto before = rank->runtime().ledger().traffic();
-        ASSERT_TRUE(step(*rank));
-        ASSERT_TRUE(rank->engine().finish_update());
-        rank->runtime().wait_for_stores(0);
-        if (i < 2) continue;  // the first one begins with all in memory
-        const auto after = rank->runtime().ledger().traffic();
-        EXPECT_EQ(after.read - before.read, wanted.read) << i << ", " << to_string(more);
-        EXPECT_EQ(after.written - before.written, wanted.written) << i << ", " << to_string(more);
+  for (const cpu_adam::StateFormat format :
+       {cpu_adam::StateFormat::fp32, cpu_adam::StateFormat::split_bf16, cpu_adam::StateFormat::split_q8}) {
+    for (const ByteCount more : {0_B, 100_KiB, 300_KiB, 4_MiB}) {
+      for (const OffloadDevice parameters : {OffloadDevice::cpu, OffloadDevice::nvme}) {
+        for (const std::uint32_t micro_batches : {1u, 3u}) {
+          const ScratchDirectory scratch;
+          Rank::Options of_step = options(scratch);
+          Config& config = of_step.config;
+          for (const char* name : {"third", "fourth", "fifth", "sixth"})
+            of_step.model.units.push_back(
+                {.name = name, .parameters = {{"weight", ElementCount(40'000), 0}}});
+          config.stage = 3;
+          config.offload_param = {.device = parameters, .nvme_paths = config.offload_optimizer.nvme_paths};
+          config.penstock.state_format = format;
+          // Each micro-batch reads its parameters.
+          config.prefetch_bucket_size = config.max_live_parameters = ElementCount(1);
+          config.model_persistence_threshold = ElementCount(0);
+          if (format != cpu_adam::StateFormat::fp32) config.dtype = config.grad_accum_dtype = DType::bf16;
+          const MemoryPlan least =
+              plan_memory(config, of_step.model, 1, 1, tiers::DeviceMemory::host).value();
+          config.penstock.host_budget = least.host_budget + more;
+          SCOPED_TRACE(std::string(to_string(format)) + ", parameters on " +
+                       std::string(to_string(parameters)) + ", " + std::to_string(micro_batches) +
+                       " micro-batches, " + to_string(more) + " more");
+          expect_predicted_traffic(std::move(of_step), micro_batches);
+        }
       }
-
-      const RunReport report = rank->report();
-
-      // Tiles of an update may be read before its step has ended: of one in five steps.
-      const auto near = [](ByteCount got, ByteCount exact) {
-        return got * 5 + 5_B >= exact * 4 && got * 5 <= exact * 6;
-      };
-      EXPECT_TRUE(near(report.step_traffic.read, wanted.read)) << report.changes_note;
-      EXPECT_TRUE(near(report.step_traffic.written, wanted.written)) << report.changes_note;
-      EXPECT_EQ(report.predicted_step_traffic.written.is_zero(), more == 4_MiB);
     }
   }
+}
+
+TEST(RankReport, SaysThatItsPredictionHasNoLimitOfTheMemory) {
+  const ScratchDirectory scratch;
+  Rank::Options roomy = options(scratch);
+  roomy.config.penstock.host_budget = 16_MiB;
+  const auto rank = initialized(std::move(roomy));
+  ASSERT_TRUE(step(*rank));
+  ASSERT_TRUE(rank->engine().finish_update());
+  constexpr std::string_view of_all = "all of the host memory";
+  EXPECT_EQ(rank->report().changes_note.find(of_all), std::string::npos);
+
+  ASSERT_TRUE(rank->runtime().limit_memory(rank->runtime().memory_least()));
+
+  const std::string note = rank->report().changes_note;
+  EXPECT_NE(note.find(of_all), std::string::npos) << note;
 }
 
 TEST(RankReport, SaysWhyNoChangeIsSimulated) {
@@ -244,6 +285,7 @@ TEST(RankReport, PredictsTheBoundOfEveryOrderOnceTheTrainersTakesMoreThanThePlan
   for (int i = 0; i < 2; ++i) run_step({0, 1, 2, 3});
   EXPECT_EQ(predicted(tiers::Purpose::gathered_flat), plan.device_gathered);
   EXPECT_EQ(predicted(tiers::Purpose::full_gradient), plan.device_gradients);
+  EXPECT_TRUE(rank->runtime().take_messages().empty());
   for (int i = 0; i < 2; ++i) {
     {
       const auto first = rank->engine().acquire(0, *stream).value();
@@ -255,6 +297,13 @@ TEST(RankReport, PredictsTheBoundOfEveryOrderOnceTheTrainersTakesMoreThanThePlan
     EXPECT_GT(line.peak, plan.device_gathered);
     EXPECT_EQ(line.predicted, plan.device_gathered_max);
     EXPECT_EQ(predicted(tiers::Purpose::full_gradient), plan.device_gradients) << "has not taken more";
+    const std::vector<std::string> messages = rank->runtime().take_messages();
+    ASSERT_EQ(messages.size(), i == 0 ? 1u : 0u) << "is said once";
+    for (const std::string& message : messages) {
+      for (const std::string& word : {std::string("step 3: gathered flats"), to_string(line.peak),
+                                      to_string(plan.device_gathered), to_string(plan.device_gathered_max)})
+        EXPECT_NE(message.find(word), message.npos) << word << " in: " << message;
+    }
   }
 }
 

@@ -32,16 +32,19 @@ inline std::unique_ptr<Rank> initialized(Rank::Options options) {
   return rank;
 }
 
-inline Result<StepOutcome> step(Rank& rank) {
+inline Result<StepOutcome> step(Rank& rank, std::uint32_t micro_batches = 1) {
   Engine& engine = rank.engine();
   PENSTOCK_TRY_ASSIGN(auto stream, rank.device().create_stream());
-  PENSTOCK_TRY(engine.begin_step({}));
-  for (std::uint32_t unit = 0; unit < 2; ++unit) engine.acquire(unit, *stream).value().end();
-  for (std::uint32_t unit = 2; unit-- > 0;) {
-    PENSTOCK_TRY_ASSIGN(auto gradients, engine.gradients(unit, *stream));
-    for (const GradientSlot& slot : gradients.slots())
-      PENSTOCK_TRY(rank.device().fill_zero(stream->handle(), slot.tensor.bytes));
-    PENSTOCK_TRY(engine.reduce(std::move(gradients), *stream));
+  PENSTOCK_TRY(engine.begin_step({.micro_batches = micro_batches}));
+  const auto units = static_cast<std::uint32_t>(rank.model().units.size());
+  for (std::uint32_t i = 0; i < micro_batches; ++i) {
+    for (std::uint32_t unit = 0; unit < units; ++unit) engine.acquire(unit, *stream).value().end();
+    for (std::uint32_t unit = units; unit-- > 0;) {
+      PENSTOCK_TRY_ASSIGN(auto gradients, engine.gradients(unit, *stream));
+      for (const GradientSlot& slot : gradients.slots())
+        PENSTOCK_TRY(rank.device().fill_zero(stream->handle(), slot.tensor.bytes));
+      PENSTOCK_TRY(engine.reduce(std::move(gradients), *stream));
+    }
   }
   return engine.step();
 }
