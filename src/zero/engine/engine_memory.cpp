@@ -203,16 +203,22 @@ void EngineState::predict() {
   ledger.predict_traffic(Purpose::parameter_shard, plan.disk_shards - plan.home_shards, {});
 }
 
-/// The plan's figures are those of its order of use. Where the trainer's takes more, the prediction is from now on what
-/// every order takes at most.
+/// The plan's figures are those of its order of use. Where the trainer's takes more, a message says so, and the
+/// prediction is from now on what every order takes at most.
 void EngineState::predict_every_order() {
   const MemoryPlan& plan = options_.plan;
   tiers::Ledger& ledger = context_.runtime.ledger();
   const auto raise = [&](tiers::Purpose purpose, ByteCount planned, ByteCount most, bool& is_raised) {
     const auto line = ledger.line(tiers::Tier::device, purpose);
-    if (is_raised || line.peak <= line.predicted) return;
+    if (is_raised || line.peak <= line.predicted || most <= planned) return;
     is_raised = true;
-    ledger.predict(tiers::Tier::device, purpose, most - std::min(most, planned));
+    ledger.predict(tiers::Tier::device, purpose, most - planned);
+    context_.internals.add_message(
+        "step " + std::to_string(context_.completed_steps) + ": " + std::string(to_string(purpose)) +
+        " took up to " + to_string(line.peak) +
+        " of device memory, and the plan of forward, then backward, " + to_string(line.predicted) +
+        ": the trainer uses units in another order. The report predicts " +
+        to_string(line.predicted + most - planned) + ", the most of every order, from now on");
   };
   raise(tiers::Purpose::gathered_flat, plan.device_gathered, plan.device_gathered_max,
         predicts_most_.gathered);
