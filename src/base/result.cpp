@@ -98,44 +98,20 @@ Error::Fields Error::fields() const {
   return fields;
 }
 
-namespace {
-
-/// Names and values are those of callers and files. Characters that a terminal would obey are shown by their numbers,
-/// as "\x1b".
-std::string visible(std::string_view text, std::string_view kept = "\t") {
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const std::size_t length = control_character_at(text, i);
-    if (length == 0 || kept.find(text[i]) != std::string_view::npos) {
-      out += text[i];
-      continue;
-    }
-    i += length - 1;
-    const auto number = static_cast<unsigned char>(text[i]);  // of two bytes the second one
-    out += "\\x";
-    out += digits[number / 16];
-    out += digits[number % 16];
-  }
-  return out;
-}
-
-}  // namespace
-
 std::string Error::message() const {
   const Fields fields = this->fields();
   std::string out = fields.reason.empty() ? std::string(to_string(code_)) : fields.reason;
-  if (!fields.object.empty()) out += ": " + visible(fields.object);
+  if (!fields.object.empty()) out += ": " + escape_control_characters(fields.object);
   if (fields.offset) out += " at offset " + std::to_string(fields.offset->value());
   if (!fields.wanted.empty()) out += ", wanted " + fields.wanted;
-  if (!fields.got.empty()) out += ", got " + visible(fields.got);
+  if (!fields.got.empty()) out += ", got " + escape_control_characters(fields.got);
   if (os_error_ != 0) out += ": " + std::string(std::strerror(os_error_));
   out += " [" + std::string(operation_) + "]";
 
   if (!fields.where.empty()) out += "\n  where   " + fields.where;
   for (const std::string& note : fields.notes) out += "\n  " + note;
   if (!fields.advice.empty()) out += "\n  try     " + fields.advice;
-  return visible(out, "\t\n");
+  return escape_control_characters(out, "\t\n");
 }
 
 }  // namespace penstock

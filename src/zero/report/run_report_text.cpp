@@ -1,3 +1,5 @@
+#include "base/control_character.hpp"
+
 #include <penstock/zero/report/run_report.hpp>
 
 #include <algorithm>
@@ -116,8 +118,8 @@ std::string to_text(const RunReport& report) {
   Table drives({"drive", "engine", "read", "written", "busy", "of its limit", "requests", "repeated",
                 "99 % within", "endurance left", "lasts"});
   for (const auto& one : report.drives) {
-    drives.add({one.directory, one.engine, to_string(one.read), to_string(one.written),
-                elapsed > 0 ? decimal(100 * seconds(one.busy) / elapsed, "%") : "-",
+    drives.add({escape_control_characters(one.directory), one.engine, to_string(one.read),
+                to_string(one.written), elapsed > 0 ? decimal(100 * seconds(one.busy) / elapsed, "%") : "-",
                 share_of_limit(one, report.elapsed), std::to_string(one.requests),
                 std::to_string(one.repeated), decimal(1e3 * seconds(one.latency_99), "ms"),
                 endurance_left(one), lifetime(one, elapsed)});

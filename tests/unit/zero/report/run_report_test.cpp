@@ -234,6 +234,7 @@ TEST(RunReport, EscapesTheNamesOfDirectories) {
   Json::Value json;
   std::istringstream(to_json({.drives = {drive}})) >> json;
   EXPECT_EQ(json["drives"][0]["directory"], "a\"b\\c\nd");
+  EXPECT_NE(to_text({.drives = {drive}}).find(R"(a"b\c\x0ad)"), std::string::npos);
   EXPECT_NE(to_prometheus({.drives = {{.directory = "a\xff\xc3\xa4\xc3"}}})
                 .find("directory=\"a\uFFFD\u00e4\uFFFD\""),
             std::string::npos);
