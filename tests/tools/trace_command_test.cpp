@@ -103,6 +103,35 @@ TEST_F(TraceCommand, SaysThatUpdatesInTheBackwardHaveNoFixedOrder) {
   EXPECT_NE(result.err.find("note: penstock.update_in_backward"), std::string::npos) << result.err;
 }
 
+TEST_F(TraceCommand, HasTheUsesOfCheckpointsWhereTheyAreAskedFor) {
+  std::string units;
+  for (int unit = 0; unit < 8; ++unit) {
+    units +=
+        R"({"name": ")" + std::to_string(unit) + R"(", "parameters": [{"name": "w", "shape": [64, 64]}]},)";
+  }
+  units.pop_back();
+  std::ofstream(file("model")) << R"({"checkpoints": {"count": 8, "size": "64KiB"}, "units": [)" << units
+                               << "]}";
+  const auto uses_of_checkpoints = [&](const char* name) {
+    std::size_t uses = 0;
+    const auto trace = swap::load_trace(file(name)).value();
+    for (const auto& use : trace.uses)
+      uses += trace.tensors[use.tensor].purpose == tiers::Purpose::checkpoint;
+    return uses;
+  };
+
+  const auto without = derive("without"), with = derive("with", {"--checkpoints"});
+
+  EXPECT_EQ(without.status, 0) << without.err;
+  EXPECT_NE(without.err.find("note: checkpoints: "), std::string::npos) << without.err;
+  EXPECT_EQ(uses_of_checkpoints("without"), 0u);
+  EXPECT_EQ(with.status, 0) << with.err;
+  EXPECT_EQ(with.err.find("note: checkpoints: "), std::string::npos) << with.err;
+  EXPECT_GE(uses_of_checkpoints("with"), 2u * 3) << "written and read, in three micro-batches";
+  EXPECT_EQ(uses_of_checkpoints("with") % (2 * 3), 0u);
+  EXPECT_EQ(derive("refused", {"--checkpoints", "--recompute-together", "2"}).status, 2);
+}
+
 TEST_F(TraceCommand, RefusesWhatIsNoTrace) {
   ASSERT_EQ(derive("trace").status, 0);
   for (const auto& [wanted, got] : {std::pair("trace", "config"), {"config", "trace"}, {"trace", "none"}}) {

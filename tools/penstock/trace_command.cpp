@@ -25,7 +25,7 @@ struct DeriveOptions {
   std::filesystem::path file;
   std::uint32_t gpus = 1, nodes = 1, rank = 0, recomputed_together = 1;
   std::string device_memory = "separate";
-  bool by_layer = false;
+  bool by_layer = false, checkpoints = false;
 };
 
 /// A mistaken name must not cost a configuration or a checkpoint.
@@ -65,7 +65,13 @@ Result<void> derive(const DeriveOptions& options) {
       options.device_memory == "host" ? tiers::DeviceMemory::host : tiers::DeviceMemory::separate;
   PENSTOCK_TRY_ASSIGN(const auto plan, plan_memory(config, model.layout, ranks, options.gpus, memory));
   zero::StepShape shape{.rank = options.rank,
-                        .micro_batches = options.by_layer ? 1 : config.gradient_accumulation_steps};
+                        .micro_batches = options.by_layer ? 1 : config.gradient_accumulation_steps,
+                        .checkpoints = options.checkpoints};
+  if (plan.checkpoints.leave_device() && !options.checkpoints) {
+    print_notes(
+        {"checkpoints: their uses are not in the trace, because the trainer orders them; with "
+         "--checkpoints the input of each unit is written in the forward and read in the backward"});
+  }
   if (options.recomputed_together > 1) {
     shape.acquires = zero::order_with_recomputation(static_cast<std::uint32_t>(model.layout.units.size()),
                                                     options.recomputed_together);
@@ -112,13 +118,17 @@ void add_derive_command(measure::CommandLine& trace, ExitStatus& status) {
       .show_default();
   command.add_flag("--accumulate-by-layer", options->by_layer,
                    "The trainer takes all micro-batches through a unit before the next one");
+  auto together = command.add_option(
+      "--recompute-together", options->recomputed_together,
+      "The trainer keeps the input of each so many units, and computes the forward of all of them again "
+      "before their backward");
+  together.range(1u, 65535u).show_default();
   command
-      .add_option(
-          "--recompute-together", options->recomputed_together,
-          "The trainer keeps the input of each so many units, and computes the forward of all of them again "
-          "before their backward")
-      .range(1u, 65535u)
-      .show_default();
+      .add_flag(
+          "--checkpoints", options->checkpoints,
+          "Also the uses of the layout's activation checkpoints that leave the device: the input of each "
+          "unit is written in the forward and read in the backward")
+      .excludes(together);
   command.on_run([options, &status] {
     const auto outcome = derive(*options);
     status = outcome ? done : fail(outcome.error());
