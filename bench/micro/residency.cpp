@@ -18,14 +18,17 @@ enum class Sizes : std::uint8_t { equal, mixed };
 /// `count` tensors in a budget that holds half of their bytes, used repeatedly in the same order.
 class Residency : private HostResidency::Effects {
  public:
-  Residency(std::uint32_t count, Access access, Sizes sizes)
+  Residency(std::uint32_t count, Access access, Sizes sizes, Eviction eviction)
       : access_(access),
         bytes_(total(count, sizes)),
         budget_(tiers::Tier::host, bytes_ / 2, ledger_),
         extents_(std::vector<ExtentAllocator::PathRoom>{{.capacity = bytes_, .reserved = bytes_}},
                  Alignment(4096)),
         residency_(tensors_, budget_, extents_, ledger_, *this,
-                   {.lookahead = tensor_max * 16, .file_names = {"file"}}) {
+                   {.eviction = eviction,
+                    .reuse_distance_max = bytes_ / 2,
+                    .lookahead = tensor_max * 16,
+                    .file_names = {"file"}}) {
     for (std::uint32_t i = 0; i < count; ++i) add(size(i, sizes));
     for (std::uint32_t i = 0; i < count; ++i) use(i, Access::overwrite, Use::unrecorded);
     for (int rehearsal = 0; rehearsal < 2; ++rehearsal) {
@@ -104,8 +107,8 @@ class Residency : private HostResidency::Effects {
   std::uint64_t loads_ = 0;
 };
 
-void decide(benchmark::State& state, Access access, Sizes sizes) {
-  Residency residency(static_cast<std::uint32_t>(state.range(0)), access, sizes);
+void decide(benchmark::State& state, Access access, Sizes sizes, Eviction eviction) {
+  Residency residency(static_cast<std::uint32_t>(state.range(0)), access, sizes, eviction);
   const std::uint64_t loads_before = residency.loads();
   for (auto _ : state) residency.use_next();
   state.counters["loads"] = benchmark::Counter(static_cast<double>(residency.loads() - loads_before),
@@ -113,7 +116,8 @@ void decide(benchmark::State& state, Access access, Sizes sizes) {
 }
 
 void plan_round(benchmark::State& state) {
-  Residency residency(static_cast<std::uint32_t>(state.range(0)), Access::modify, Sizes::mixed);
+  Residency residency(static_cast<std::uint32_t>(state.range(0)), Access::modify, Sizes::mixed,
+                      Eviction::planned);
   for (auto _ : state) residency.plan_round();
 }
 BENCHMARK(plan_round)
@@ -125,18 +129,28 @@ BENCHMARK(plan_round)
 // A whole number of rounds for each size, because loads are not spread evenly over a round.
 constexpr std::int64_t uses = 100'000;
 
-BENCHMARK_CAPTURE(decide, read, Access::read, Sizes::equal)
+BENCHMARK_CAPTURE(decide, read, Access::read, Sizes::equal, Eviction::planned)
     ->Name("residency/read")
     ->RangeMultiplier(10)
     ->Range(1000, uses)
     ->Iterations(uses);
-BENCHMARK_CAPTURE(decide, modify, Access::modify, Sizes::equal)
+BENCHMARK_CAPTURE(decide, modify, Access::modify, Sizes::equal, Eviction::planned)
     ->Name("residency/modify")
     ->RangeMultiplier(10)
     ->Range(1000, uses)
     ->Iterations(uses);
-BENCHMARK_CAPTURE(decide, mixed_sizes, Access::modify, Sizes::mixed)
+BENCHMARK_CAPTURE(decide, mixed_sizes, Access::modify, Sizes::mixed, Eviction::planned)
     ->Name("residency/mixed_sizes")
+    ->RangeMultiplier(10)
+    ->Range(1000, uses)
+    ->Iterations(uses);
+BENCHMARK_CAPTURE(decide, lru, Access::modify, Sizes::mixed, Eviction::lru)
+    ->Name("residency/lru")
+    ->RangeMultiplier(10)
+    ->Range(1000, uses)
+    ->Iterations(uses);
+BENCHMARK_CAPTURE(decide, reuse_distance, Access::modify, Sizes::mixed, Eviction::reuse_distance)
+    ->Name("residency/reuse_distance")
     ->RangeMultiplier(10)
     ->Range(1000, uses)
     ->Iterations(uses);
