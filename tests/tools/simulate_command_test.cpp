@@ -220,6 +220,15 @@ TEST_F(SimulateCommand, TakesADistanceForReuseDistanceOnly) {
   }
 }
 
+TEST_F(SimulateCommand, RefusesMoreMemoryThanTheMachineHas) {
+  std::ofstream(file("machine"))
+      << R"({"disk": {"read": "1 MiB", "write": "1 MiB", "mixed": "1 MiB"}, "memory": "2 MiB"})";
+  EXPECT_EQ(run({"--host-budget", "2MiB"}).status, 0);
+  const auto refused = run({"--host-budget", "3MiB"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_NE(refused.err.find("at most 2.0 MiB"), std::string::npos) << refused.err;
+}
+
 TEST_F(SimulateCommand, RefusesWhatItCannotUse) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{"simulate", file("machine"), "--machine", file("machine"), "--host-budget", "1MiB"},

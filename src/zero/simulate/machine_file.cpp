@@ -17,7 +17,8 @@ struct Bounds {
   double least = 0, most = 0;
 };
 /// Beyond what there is, so that a unit was meant otherwise.
-constexpr Bounds disk_rate{64 << 10, 1e12}, other_rate{64 << 10, 1e14}, endurance_bounds{1e9, 1e19};
+constexpr Bounds disk_rate{64 << 10, 1e12}, other_rate{64 << 10, 1e14}, endurance_bounds{1e9, 1e19},
+    memory_size{1 << 20, 1e15};
 /// A disk that reads and writes is slower than one that does either, but not by more.
 constexpr double mixed_least = 0.05;
 constexpr std::uint32_t disks_max = 64;
@@ -127,9 +128,15 @@ void read_use(config::StrictReader& reader, const Json::Value& use, Machine& mac
   }
 }
 
+void read_memory(config::StrictReader& reader, const Json::Value& object, const std::string& path,
+                 ByteCount& memory) {
+  if (object.isMember("memory"))
+    memory = ByteCount(static_cast<std::uint64_t>(number(reader, object, path, "memory", memory_size)));
+}
+
 void read_device(config::StrictReader& reader, const Json::Value& device, Machine& machine) {
   if (!reader.is_object(device, "device",
-                        std::array<std::string_view, 4>{"flops", "link", "host_copy", "update"}))
+                        std::array<std::string_view, 5>{"flops", "link", "host_copy", "update", "memory"}))
     return;
   const Json::Value& flops = device["flops"];
   machine.device.flops = flops.isNumeric() ? flops.asDouble() : 0;
@@ -140,16 +147,18 @@ void read_device(config::StrictReader& reader, const Json::Value& device, Machin
                                   {"host_copy", &machine.device.host_copy},
                                   {"update", &machine.device.update}})
     if (device.isMember(key)) *rate = number(reader, device, "device", key, other_rate);
+  read_memory(reader, device, "device", machine.device.memory);
 }
 
 void read_root(config::StrictReader& reader, const Json::Value& root, Machine& machine) {
-  const std::array<std::string_view, 6> known = {"disk",   "disks",  "use",
-                                                 "update", "device", "shared_processor"};
+  const std::array<std::string_view, 7> known = {"disk",   "disks",           "use", "update", "device",
+                                                 "memory", "shared_processor"};
   if (!reader.is_object(root, "", known)) return;
   read_disks(reader, root, machine);
   if (root.isMember("use")) read_use(reader, root["use"], machine);
   if (root.isMember("update")) machine.update = number(reader, root, "", "update", other_rate);
   if (root.isMember("device")) read_device(reader, root["device"], machine);
+  read_memory(reader, root, "", machine.memory);
   if (const Json::Value& shared = root["shared_processor"]; shared.isBool()) {
     machine.costs.shared_processor = shared.asBool();
   } else if (!shared.isNull()) {

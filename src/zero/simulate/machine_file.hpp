@@ -15,12 +15,14 @@ namespace penstock::zero::simulate {
 struct Machine {
   swap::ReplayCosts costs;
   double update = 0;  ///< bytes of optimizer states a second that its processors update; 0: not given
+  ByteCount memory;   ///< of the host; 0: not given, so that every plan fits
   /// Of each rank; 0: not given, so that what needs it takes no time, or is refused.
   struct Device {
     double flops = 0;      ///< floating-point operations a second, as achieved in matrix products
     double link = 0;       ///< bytes a second that a rank receives in a gather
     double host_copy = 0;  ///< bytes a second between host memory and the device, each way
     double update = 0;  ///< bytes of optimizer states a second that it updates in its memory; 0: in no time
+    ByteCount memory;   ///< 0: not given, so that every plan fits
   } device;
 };
 
@@ -31,6 +33,7 @@ struct Machine {
 ///       "use": {"parameter_shards": "20 GB", "optimizer_tiles": "9 GB"},   // of traces; others take no time
 ///       "update": "9 GB",                                                  // of models, as the devices
 ///       "device": {"flops": 1.2e14, "link": "20 GB", "host_copy": "12 GB", "update": "1.3 TB"},
+///       "memory": "1 TB",          // of the host; a device may have one too
 ///       "shared_processor": true   // the update and the trainer share it
 ///     }
 struct MachineFile {

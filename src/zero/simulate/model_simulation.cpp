@@ -232,11 +232,33 @@ std::vector<Alternative> alternatives(const Config& config, const Machine& node,
   return all;
 }
 
+/// `memory`: what is there; 0: not known.
+Result<void> check_memory(const std::string& whose, ByteCount planned, ByteCount memory, const char* advice) {
+  if (memory.is_zero() || planned <= memory) return ok();
+  return Error(ErrorCode::budget_too_small, "simulate_model")
+      .object(whose)
+      .reason("the plan needs more memory than the machine has")
+      .wanted(planned)
+      .got(memory)
+      .advice(advice);
+}
+
+Result<void> check_fits(const MemoryPlan& plan, const Machine& node, const TrainingRun& run) {
+  PENSTOCK_TRY(
+      check_memory("the host memory of " + std::to_string(run.ranks_per_node) + " ranks",
+                   plan.host_allocated() * run.ranks_per_node, node.memory,
+                   "lower penstock.host_budget if it is set, offload more to nvme, or use more nodes"));
+  return check_memory("the memory of a device", plan.device_budget, node.device.memory,
+                      "lower penstock.device_budget or device_states if they are set, offload more, or use "
+                      "smaller units");
+}
+
 /// Without changes, all micro-batches.
 Result<ModelSimulation> replay_once(const Config& config, const ModelLayout& model, const Machine& node,
                                     const TrainingRun& run, std::uint32_t steps, bool bytes_settle) {
   PENSTOCK_TRY_ASSIGN(const MemoryPlan plan,
                       plan_memory(config, model, run.ranks, run.ranks_per_node, run.device_memory));
+  PENSTOCK_TRY(check_fits(plan, node, run));
   ModelSimulation once;
   PENSTOCK_TRY_ASSIGN(once.step, plan_step(config, model, plan, {.micro_batches = run.micro_batches}));
   once.step.options.steps = steps;

@@ -84,6 +84,14 @@ Result<SimulatedCase> case_of_trace(const SimulateOptions& options) {
       });
   simulated.title = "trace " + simulated.trace.label;
   PENSTOCK_TRY_ASSIGN(simulated.machine, MachineFile::read(options.machine));
+  const ByteCount memory = simulated.machine.memory, budget = simulated.settings.host_budget;
+  if (!memory.is_zero() && budget > memory) {
+    return Error::invalid_argument(operation)
+        .object("--host-budget")
+        .reason("the machine has less host memory")
+        .wanted("at most " + to_exact_string(memory))
+        .got(budget);
+  }
   const auto& rates = simulated.machine.costs.use;
   if (std::all_of(rates.begin(), rates.end(), [](double rate) { return rate == 0; }))
     print_notes({"the machine file gives no rate of uses: they take no time"});

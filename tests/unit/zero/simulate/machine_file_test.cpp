@@ -35,7 +35,8 @@ TEST(MachineFile, HasRatesAsNumbersOrSizes) {
 TEST(MachineFile, HasWhatStepsOfModelsTake) {
   const Machine machine =
       MachineFile::parse(std::string("{") + disk + R"(, "update": "9 GB", "shared_processor": true,
-        "device": {"flops": 1.2e14, "link": "20 GB", "host_copy": 12e9, "update": "1 TB"}})",
+        "device": {"flops": 1.2e14, "link": "20 GB", "host_copy": 12e9, "update": "1 TB", "memory": "80 GB"},
+        "memory": "2 TB"})",
                          "m")
           .value();
   EXPECT_EQ(machine.update, 9e9);
@@ -44,6 +45,8 @@ TEST(MachineFile, HasWhatStepsOfModelsTake) {
   EXPECT_EQ(machine.device.link, 20e9);
   EXPECT_EQ(machine.device.host_copy, 12e9);
   EXPECT_EQ(machine.device.update, 1e12);
+  EXPECT_EQ(machine.device.memory, ByteCount(80'000'000'000));
+  EXPECT_EQ(machine.memory, ByteCount(2'000'000'000'000));
 }
 
 TEST(MachineFile, NeedsOnlyADisk) {

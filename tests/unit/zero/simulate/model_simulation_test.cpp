@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -257,6 +258,36 @@ TEST(ModelSimulation, SaysWhichConfigurationsAndMachinesHelp) {
   EXPECT_EQ(helped(node), std::vector<std::string>{"devices twice as fast"});
   node.device = {.flops = 1e15, .link = 1e6};
   EXPECT_EQ(helped(node), std::vector<std::string>{"links twice as fast"});
+}
+
+TEST(ModelSimulation, IsRefusedWhereThePlanDoesNotFitTheMachine) {
+  const Planned made = planned(1);
+  const TrainingRun run{.ranks = 2, .ranks_per_node = 2, .tokens = 100};
+  const MemoryPlan plan = plan_memory(made.config, made.model, 2, 2, run.device_memory).value();
+  const ByteCount host = plan.host_allocated() * 2, device = plan.device_budget;
+  Machine node{.costs = {.disks = {{.rates = {.read = 1e8, .write = 1e8, .mixed = 1e8}}}}, .update = 1e12};
+  node.device.flops = 1e15;
+  const auto simulated = [&](ByteCount host_memory, ByteCount device_memory) {
+    node.memory = host_memory;
+    node.device.memory = device_memory;
+    return simulate_model(made.config, made.model, node, run, 4);
+  };
+
+  const auto fits = simulated(host, device);
+  ASSERT_TRUE(fits) << fits.error().message();
+  EXPECT_TRUE(std::ranges::none_of(fits->simulation.changes, [](const auto& change) {
+    return change.what == "25 % more host budget";
+  })) << "the machine has no more";
+  for (const auto& [refused, wanted, got, whose] :
+       {std::tuple(simulated(host - 1_B, device), host, host - 1_B, "the host memory of 2 ranks"),
+        {simulated(host, device - 1_B), device, device - 1_B, "the memory of a device"}}) {
+    ASSERT_FALSE(refused);
+    const Error& error = refused.error();
+    EXPECT_EQ(error.code(), ErrorCode::budget_too_small);
+    EXPECT_EQ(error.fields().object, whose);
+    EXPECT_NE(error.message().find(to_exact_string(wanted)), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find(to_exact_string(got)), std::string::npos) << error.message();
+  }
 }
 
 TEST(PlannedStep, UpdatesTilesInMemoryToo) {
