@@ -8,8 +8,8 @@
 #include "zero/layout/path_options.hpp"
 #include "zero/memory_follower.hpp"
 #include "zero/report/helpful_changes.hpp"
-#include "zero/report/mean_traffic.hpp"
 #include "zero/report/report_file.hpp"
+#include "zero/report/step_means.hpp"
 #include "zero/report/step_monitor.hpp"
 
 #include <penstock/zero/comm/in_process_group.hpp>
@@ -87,8 +87,8 @@ struct Rank::State {
   std::optional<StepMonitor> monitor;
   std::filesystem::path report_file, timeline_file;  // empty: none
   TimePoint reported_at{};
-  std::string report_note;                 // why it is not written
-  MeanTraffic traffic;                     // of steps
+  std::string report_note;  // why it is not written
+  StepMeans step_means;
   std::optional<MemoryFollower> follower;  // none: it does not look
 };
 
@@ -162,7 +162,7 @@ Result<void> Rank::State::make_monitor() {
 void Rank::State::end_step(const StepOutcome& outcome) {
   constexpr TimePoint interval = std::chrono::seconds(10);
   const Config& config = options.config;
-  traffic.end_step(runtime->ledger().traffic());
+  step_means.end_step(*runtime);
   const std::uint64_t steps = engines.front()->completed_steps() + engines.front()->skipped_steps();
   const std::uint64_t samples =
       steps * config.micro_batch_size * config.gradient_accumulation_steps * options.identity.ranks;
@@ -178,7 +178,7 @@ RunReport Rank::State::report(bool with_changes) const {
       report_of(*runtime, {.rank = options.identity.rank, .elapsed = Clock::steady().now() - created_at});
   const StepTimes times = engines.front()->step_times();
   report.steps = times.steps;
-  if (members.size() == 1) report.step_traffic = traffic.mean();
+  if (members.size() == 1) step_means.add_to(report);
   if (times.steps > 0)
     report.step = (times.forward + times.backward + times.stepping + times.between) / times.steps;
   if (!with_changes) return report;

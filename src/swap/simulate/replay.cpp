@@ -407,11 +407,11 @@ void Replay::finish_transfers() {
 
 void Replay::load(TensorId tensor, bool, bool urgent) {
   const auto& description = store_.description(tensor);
-  disks_.begin({tensor, description.extent->path, /*is_load=*/true, urgent}, description.size);
+  disks_.begin({tensor, description.extent->path, /*is_load=*/true, urgent}, description.extent->length);
 }
 
 void Replay::store(TensorId tensor, const tiers::Extent& place) {
-  disks_.begin({tensor, place.path, /*is_load=*/false}, store_.description(tensor).size);
+  disks_.begin({tensor, place.path, /*is_load=*/false}, place.length);
 }
 
 }  // namespace penstock::swap

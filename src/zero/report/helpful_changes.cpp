@@ -18,6 +18,10 @@ double seconds(std::chrono::nanoseconds time) {
   return std::chrono::duration<double>(time).count();
 }
 
+TimePoint time_of(double seconds) {
+  return std::chrono::duration_cast<TimePoint>(std::chrono::duration<double>(seconds));
+}
+
 /// Of a step.
 double seconds_of_step(std::chrono::nanoseconds of_all, const StepTimes& times) {
   return seconds(of_all) / static_cast<double>(times.steps);
@@ -34,6 +38,11 @@ double of(ByteCount bytes) {
   return static_cast<double>(bytes.value());
 }
 
+bool has_rate(const RunReport::Drive& drive) {
+  const bool moved = !drive.read.is_zero() || !drive.written.is_zero();
+  return moved && (drive.limit > 0 || drive.busy > TimePoint());
+}
+
 /// The drives of a node with so many `ranks`, each of which has this report's part of them: at their limits, or else at
 /// the rates at which they have moved bytes. If none has moved any, one on which nothing takes time.
 std::vector<swap::ReplayCosts::Disk> disks_of(const RunReport& report, double ranks) {
@@ -42,12 +51,22 @@ std::vector<swap::ReplayCosts::Disk> disks_of(const RunReport& report, double ra
     disks.push_back({.rates = {.read = rate, .write = rate, .mixed = rate}, .weight = weight});
   };
   for (const RunReport::Drive& drive : report.drives) {
-    const double moved = of(drive.read) + of(drive.written), busy = seconds(drive.busy);
-    if (moved == 0 || (drive.limit == 0 && busy == 0)) continue;
-    add((drive.limit > 0 ? drive.limit : moved / busy) * ranks, moved);
+    if (!has_rate(drive)) continue;
+    const double moved = of(drive.read) + of(drive.written);
+    add((drive.limit > 0 ? drive.limit : moved / seconds(drive.busy)) * ranks, moved);
   }
   if (disks.empty()) add(no_limit, 1);
   return disks;
+}
+
+/// `round`: of a machine with disks_of(report).
+void set_predicted_steps(RunReport& report, const swap::ReplayedRound& round) {
+  auto disk = round.disks.begin();
+  for (RunReport::Drive& drive : report.drives) {
+    if (!has_rate(drive)) continue;
+    drive.predicted_step = {disk->read, disk->written, time_of(disk->busy)};
+    ++disk;
+  }
 }
 
 /// Sets the rates with which the update takes so long where processors and device take as long as each other. `part`:
@@ -60,10 +79,6 @@ void set_update(simulate::Machine& node, const MemoryPlan& plan, double update_s
   // With its copies, which take no time beside it.
   node.device.update = (of(plan.device_tiles) + by_device) / update_seconds;
   node.device.host_copy = no_limit;
-}
-
-TimePoint time_of(double seconds) {
-  return std::chrono::duration_cast<TimePoint>(std::chrono::duration<double>(seconds));
 }
 
 std::string step_text(double simulated, double measured) {
@@ -107,6 +122,7 @@ void add_changes(RunReport& report, const Config& config, const ModelLayout& mod
   const double step = simulated->simulation.steady.seconds;
   report.predicted_step = time_of(step);
   report.predicted_step_traffic = {simulated->simulation.steady.read, simulated->simulation.steady.written};
+  set_predicted_steps(report, simulated->simulation.steady);
   std::string note =
       step_text(step, measured) + traffic_text("; it reads ", " and writes ", report.predicted_step_traffic);
   if (report.step_traffic != RunReport::StepTraffic())

@@ -59,6 +59,13 @@ Json::Value json_of(const RunReport::StepTraffic& traffic) {
   json["written"] = json_of(traffic.written);
   return json;
 }
+Json::Value json_of(const RunReport::DriveStep& step) {
+  Json::Value json;
+  json["read"] = json_of(step.read);
+  json["written"] = json_of(step.written);
+  json["busy"] = json_of(step.busy);
+  return json;
+}
 Json::Value json_of(const RunReport::Drive& drive, TimePoint elapsed) {
   Json::Value json;
   json["directory"] = drive.directory;
@@ -73,6 +80,8 @@ Json::Value json_of(const RunReport::Drive& drive, TimePoint elapsed) {
   const double share = drive.share_of_limit(elapsed);
   json["share_of_limit"] = std::isfinite(share) ? share : 0.0;
   json["endurance"] = json_of(drive.endurance);
+  json["step"] = json_of(drive.step);
+  json["predicted_step"] = json_of(drive.predicted_step);
   return json;
 }
 

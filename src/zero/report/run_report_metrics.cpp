@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -73,7 +74,8 @@ class Metrics {
             const LabelsOf& labels_of, Value value) {
     if (items.empty()) return;
     begin(name, type, help);
-    for (std::size_t i = 0; i < items.size(); ++i) sample(labels_of(items[i], i), number(items[i].*value));
+    for (std::size_t i = 0; i < items.size(); ++i)
+      sample(labels_of(items[i], i), number(std::invoke(value, items[i])));
   }
   [[nodiscard]] std::string text() && { return std::move(text_); }
 
@@ -160,6 +162,26 @@ std::string to_prometheus(const RunReport& report) {
   drives("penstock_drive_endurance_bytes", "gauge",
          "The rank's share of the bytes that its maker lets be written to it; 0: not known.",
          &Drive::endurance);
+  const auto of_step = [&](const char* name, const char* help, RunReport::DriveStep Drive::*step,
+                           auto member) {
+    drives(name, "gauge", help, [=](const Drive& drive) { return drive.*step.*member; });
+  };
+  using Step = RunReport::DriveStep;
+  of_step("penstock_drive_step_read_bytes", "What a step has read from the drive, a mean.", &Drive::step,
+          &Step::read);
+  of_step("penstock_drive_step_written_bytes", "What a step has written to the drive, a mean.", &Drive::step,
+          &Step::written);
+  of_step("penstock_drive_step_busy_seconds", "How long a request was in flight in a step, a mean.",
+          &Drive::step, &Step::busy);
+  of_step("penstock_drive_predicted_step_read_bytes",
+          "What a step reads from the drive as simulated; 0: not known.", &Drive::predicted_step,
+          &Step::read);
+  of_step("penstock_drive_predicted_step_written_bytes",
+          "What a step writes to the drive as simulated; 0: not known.", &Drive::predicted_step,
+          &Step::written);
+  of_step("penstock_drive_predicted_step_busy_seconds",
+          "How long the drive is busy in a step as simulated; 0: not known.", &Drive::predicted_step,
+          &Step::busy);
   return std::move(metrics).text();
 }
 

@@ -124,7 +124,16 @@ std::string to_text(const RunReport& report) {
                 std::to_string(one.repeated), decimal(1e3 * seconds(one.latency_99), "ms"),
                 endurance_left(one), lifetime(one, elapsed)});
   }
-  text += stalls.text() + memory.text() + traffic.text() + drives.text() + changes_text(report);
+  Table steps({"drive, in a step", "read", "predicted", "written", "predicted", "busy", "predicted"});
+  for (const auto& one : report.drives) {
+    const RunReport::DriveStep &step = one.step, &wanted = one.predicted_step;
+    if (step == RunReport::DriveStep() && wanted == RunReport::DriveStep()) continue;
+    steps.add({escape_control_characters(one.directory), to_string(step.read), predicted(wanted.read),
+               to_string(step.written), predicted(wanted.written), decimal(1e3 * seconds(step.busy), "ms"),
+               wanted.busy > TimePoint() ? decimal(1e3 * seconds(wanted.busy), "ms") : "-"});
+  }
+  text +=
+      stalls.text() + memory.text() + traffic.text() + drives.text() + steps.text() + changes_text(report);
   if (text.ends_with("\n\n")) text.pop_back();
   return text;
 }

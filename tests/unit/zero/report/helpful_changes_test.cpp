@@ -89,6 +89,24 @@ TEST(HelpfulChanges, TakeEachDriveAtItsRate) {
   EXPECT_NEAR(step_with({drive(0, 1_MiB)}), one, 0.1 * one);  // 1 MiB in a second
 }
 
+TEST(HelpfulChanges, PredictWhatEachDriveDoes) {
+  const auto moved = [](ByteCount bytes) {
+    return RunReport::Drive{.read = bytes, .busy = seconds(1), .limit = 1 << 30};
+  };
+  const RunReport report =
+      report_of(config_of(1, UpdateSplit::ratio), {moved(8_MiB), moved(0_B), moved(24_MiB)});
+
+  ByteCount read, written;
+  for (const RunReport::Drive& drive : report.drives) {
+    read += drive.predicted_step.read;
+    written += drive.predicted_step.written;
+  }
+  EXPECT_EQ((RunReport::StepTraffic{read, written}), report.predicted_step_traffic);
+  EXPECT_EQ(report.drives[1].predicted_step, RunReport::DriveStep()) << "which has done nothing";
+  EXPECT_GT(report.drives[2].predicted_step.read, report.drives[0].predicted_step.read * 2);
+  EXPECT_GT(report.drives[2].predicted_step.busy, report.drives[0].predicted_step.busy);
+}
+
 // Of the run, which may have others than the configuration: each one reads the parameters, which do not stay.
 TEST(HelpfulChanges, PredictTheBytesOfAsManyMicroBatches) {
   Config config = config_of(1, UpdateSplit::ratio);

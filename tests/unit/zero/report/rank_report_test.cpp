@@ -109,6 +109,14 @@ void expect_predicted_traffic(Rank::Options options, std::uint32_t micro_batches
   EXPECT_TRUE(near(report.step_traffic.read, wanted.read)) << report.changes_note;
   EXPECT_TRUE(near(report.step_traffic.written, wanted.written)) << report.changes_note;
   EXPECT_EQ(report.predicted_step_traffic.written.is_zero(), wanted.written.is_zero());
+  ASSERT_EQ(report.drives.size(), 1u) << "which does all of it";
+  const RunReport::Drive& drive = report.drives[0];
+  // A request that has ended may be counted before what waits for it.
+  EXPECT_TRUE(near(drive.step.read, report.step_traffic.read));
+  EXPECT_TRUE(near(drive.step.written, report.step_traffic.written));
+  EXPECT_EQ(drive.predicted_step.read, report.predicted_step_traffic.read);
+  EXPECT_EQ(drive.predicted_step.written, report.predicted_step_traffic.written);
+  EXPECT_EQ(drive.step.busy > TimePoint(), !wanted.written.is_zero());
 }
 
 // As planned, where a part of what is on disk stays in memory, and where all of it does. `begin_step()` is given

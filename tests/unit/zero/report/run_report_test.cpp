@@ -49,7 +49,9 @@ RunReport example() {
                       .latency_99 = std::chrono::microseconds(1500),
                       .busy = std::chrono::seconds(80),
                       .limit = 400e6,
-                      .endurance = ByteCount(600'000'000'000'000)},
+                      .endurance = ByteCount(600'000'000'000'000),
+                      .step = {1_GiB, 800_MiB, std::chrono::milliseconds(4000)},
+                      .predicted_step = {1_GiB, 900_MiB, std::chrono::milliseconds(4100)}},
                      {.directory = "/mnt/nvme1", .engine = "threads"}},
           .changes = {{"disks twice as fast", 0.25}, {"25 % more host budget", 0.05}},
           .changes_note = "a step takes 5 s as simulated, and has taken 4.9 s"};
@@ -84,6 +86,9 @@ TEST(RunReport, IsATableForPeople) {
       "/mnt/nvme1   threads       0 B      0 B  0.00 %             -         0         0      0.00 ms       "
       "        -        -\n"
       "\n"
+      "drive, in a step     read  predicted    written  predicted     busy  predicted\n"
+      "/mnt/nvme0        1.0 GiB    1.0 GiB  800.0 MiB  900.0 MiB  4000 ms    4100 ms\n"
+      "\n"
       "would help most: disks twice as fast (25 % less time), then 25 % more host budget (5.00 % less time); "
       "a step takes 5 s as simulated, and has taken 4.9 s\n");
 }
@@ -109,6 +114,9 @@ TEST(RunReport, HasNoRatesWhereTheTimeIsNotKnown) {
       "endurance left  lasts\n"
       "/mnt/nvme0  io_uring  18.6 GiB  9.3 GiB     -             -     40000         2      1.50 ms       "
       "545.7 TiB      -\n"
+      "\n"
+      "drive, in a step     read  predicted    written  predicted     busy  predicted\n"
+      "/mnt/nvme0        1.0 GiB    1.0 GiB  800.0 MiB  900.0 MiB  4000 ms    4100 ms\n"
       "\n"
       "what would help: no step has ended\n");
 }
@@ -166,6 +174,11 @@ TEST(RunReport, IsJson) {
   EXPECT_EQ(json["drives"][0]["repeated"], 2);
   EXPECT_EQ(json["drives"][0]["endurance"].asUInt64(), 600'000'000'000'000u);
   EXPECT_EQ(json["drives"][0]["share_of_limit"].asDouble(), 0.75);
+  EXPECT_EQ(json["drives"][0]["step"]["read"].asUInt64(), 1u << 30);
+  EXPECT_EQ(json["drives"][0]["step"]["written"].asUInt64(), 800u << 20);
+  EXPECT_EQ(json["drives"][0]["step"]["busy"].asDouble(), 4);
+  EXPECT_EQ(json["drives"][0]["predicted_step"]["written"].asUInt64(), 900u << 20);
+  EXPECT_EQ(json["drives"][0]["predicted_step"]["busy"].asDouble(), 4.1);
   EXPECT_EQ(json["drives"][1]["share_of_limit"].asDouble(), 0);
   EXPECT_EQ(json["drives"][1]["engine"], "threads");
 }
@@ -220,6 +233,12 @@ TEST(RunReport, IsMetrics) {
            "penstock_drive_latency_99_seconds{rank=\"3\",path=\"0\",directory=\"/mnt/nvme0\"} 0.0015\n",
            "penstock_drive_limit_bytes_per_second{rank=\"3\",path=\"0\",directory=\"/mnt/nvme0\"} 4e+08\n",
            "penstock_drive_endurance_bytes{rank=\"3\",path=\"1\",directory=\"/mnt/nvme1\"} 0\n",
+           "penstock_drive_step_read_bytes{rank=\"3\",path=\"0\",directory=\"/mnt/nvme0\"} 1073741824\n",
+           "penstock_drive_step_written_bytes{rank=\"3\",path=\"0\",directory=\"/mnt/nvme0\"} 838860800\n",
+           "penstock_drive_step_busy_seconds{rank=\"3\",path=\"0\",directory=\"/mnt/nvme0\"} 4\n",
+           "penstock_drive_predicted_step_written_bytes{rank=\"3\",path=\"0\",directory=\"/mnt/nvme0\"} "
+           "943718400\n",
+           "penstock_drive_predicted_step_busy_seconds{rank=\"3\",path=\"0\",directory=\"/mnt/nvme0\"} 4.1\n",
        }) {
     EXPECT_NE(text.find(line), std::string::npos) << line;
   }
