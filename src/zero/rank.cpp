@@ -4,6 +4,7 @@
 #include "swap/runtime_internals.hpp"
 #include "zero/commit/durable_directories.hpp"
 #include "zero/engine/engine_commits.hpp"
+#include "zero/idle_memory.hpp"
 #include "zero/launch/run_description.hpp"
 #include "zero/layout/path_options.hpp"
 #include "zero/memory_follower.hpp"
@@ -88,6 +89,7 @@ struct Rank::State {
   std::filesystem::path report_file, timeline_file;  // empty: none
   TimePoint reported_at{};
   std::string report_note;  // why it is not written
+  std::string idle_memory_note;
   StepMeans step_means;
   std::optional<MemoryFollower> follower;  // none: it does not look
 };
@@ -278,6 +280,11 @@ Result<void> Rank::State::make_runtime() {
   if (const ByteCount reserve = options.config.penstock.memory_reserve; !reserve.is_zero())
     follower.emplace(reserve, options.identity.local_ranks, options.hooks.memory_limit);
   runtime->ledger().predict(tiers::Tier::host, tiers::Purpose::staging, beyond_plans);
+  if (members.size() == 1) {
+    const auto& look = options.hooks.memory_limit;
+    idle_memory_note =
+        note_of_idle_memory(options.config, members.front().plan, look ? look() : tiers::memory_limit());
+  }
   return ok();
 }
 
@@ -427,7 +434,8 @@ std::vector<std::string> Rank::notes() const {
   }
   const std::vector<std::string>& of_monitors = state_->monitor->notes();
   notes.insert(notes.end(), of_monitors.begin(), of_monitors.end());
-  if (!state_->report_note.empty()) notes.push_back(state_->report_note);
+  for (const std::string& note : {state_->idle_memory_note, state_->report_note})
+    if (!note.empty()) notes.push_back(note);
   return notes;
 }
 

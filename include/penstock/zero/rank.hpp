@@ -137,7 +137,8 @@ class Rank {
   [[nodiscard]] std::span<const MemoryPlan* const> plans() const;
   [[nodiscard]] const RankIdentity& identity() const;
   /// Requested features that are not available, one per line; also those that have ended with an error, such as a
-  /// monitor whose file cannot be written any more.
+  /// monitor whose file cannot be written any more, and the host budget with which memory that was idle when the rank
+  /// was created would keep optimizer tiles.
   [[nodiscard]] std::vector<std::string> notes() const;
 
   /// What the rank has taken and moved since create(), what its calls have waited for, and what would shorten its steps
