@@ -38,3 +38,4 @@
 #include <penstock/c/park.h>
 #include <penstock/c/process_group.h>
 #include <penstock/c/runtime.h>
+#include <penstock/c/trace.h>

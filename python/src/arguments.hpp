@@ -29,6 +29,16 @@ inline std::int32_t number_of(const std::string& text, const Choices& choices, c
           .got = "\"" + text + "\""});
 }
 
+/// As the C interface takes it. Throws InvalidArgument for a zero byte, at which it would end there.
+inline const char* text_of(const std::string& given, const char* function, const char* argument) {
+  if (given.find('\0') == std::string::npos) return given.c_str();
+  refuse({.function = function,
+          .argument = argument,
+          .reason = "it has a zero byte",
+          .wanted = "text without control characters",
+          .got = nb::cast<std::string>(nb::repr(nb::cast(given)))});
+}
+
 /// Throws InvalidArgument: 0 has another meaning in the C interface.
 inline void check_above_zero(const char* function, const char* argument, double value) {
   if (value > 0) return;

@@ -309,6 +309,34 @@ nb::list Engine::notes() const {
   return lines_of([&](penstock_lines** lines) { return penstock_engine_notes(engine.get(), lines); });
 }
 
+std::uint64_t Engine::limit_memory(const Count& most) {
+  const std::uint64_t bytes = most.get("Engine.limit_memory", "most");
+  const auto engine = engine_.get("Engine.limit_memory");
+  std::uint64_t used = 0;
+  run([&] { return penstock_engine_limit_memory(engine.get(), bytes, &used); });
+  return used;
+}
+
+std::uint64_t Engine::memory_least() const {
+  const auto engine = engine_.get("Engine.memory_least");
+  std::uint64_t bytes = 0;
+  run([&] { return penstock_engine_memory_least(engine.get(), &bytes); });
+  return bytes;
+}
+
+void Engine::begin_trace() {
+  const auto engine = engine_.get("Engine.begin_trace");
+  run([&] { return penstock_engine_begin_trace(engine.get()); });
+}
+
+void Engine::save_trace(const FilePath& file, const std::string& label) {
+  constexpr const char* function = "Engine.save_trace";
+  const std::string name = file.get(function, "file");
+  const char* const text = text_of(label, function, "label");
+  const auto engine = engine_.get(function);
+  run([&] { return penstock_engine_save_trace(engine.get(), text, name.c_str()); });
+}
+
 std::string Engine::digest() const {
   const auto engine = engine_.get("Engine.digest");
   char digest[33] = {};
@@ -420,6 +448,10 @@ elements, dtype), with address 0 where there is none; memory is contiguous and t
       .def("write_events", &Engine::write_events, nb::arg("events"))
       .def_prop_ro("notes", &Engine::notes)
       .def("take_messages", &Engine::take_messages)
+      .def("limit_memory", &Engine::limit_memory, nb::arg("most"))
+      .def("memory_least", &Engine::memory_least)
+      .def("begin_trace", &Engine::begin_trace)
+      .def("save_trace", &Engine::save_trace, nb::arg("file"), nb::arg("label") = "")
       .def("digest", &Engine::digest)
       .def("commit", &Engine::commit, nb::arg("client"))
       .def("save_checkpoint", &Engine::save_checkpoint, nb::arg("directory"), nb::arg("client"),

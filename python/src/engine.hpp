@@ -86,6 +86,10 @@ class Engine {
   void write_events(const std::vector<std::tuple<std::string, double, std::uint64_t>>& events);
   [[nodiscard]] nb::list take_messages();
   [[nodiscard]] nb::list notes() const;
+  std::uint64_t limit_memory(const Count& most);
+  [[nodiscard]] std::uint64_t memory_least() const;
+  void begin_trace();
+  void save_trace(const FilePath& file, const std::string& label);
   [[nodiscard]] std::string digest() const;
   void commit(nb::bytes client);
   [[nodiscard]] std::string save_checkpoint(const std::string& directory, nb::bytes client,

@@ -153,15 +153,16 @@ class Tensor {
   std::uint64_t bytes_;
 };
 
-Tensor add(const Runtime& to, const std::string& name, const Count& nbytes, bool in_memory,
-           bool write_behind) {
+Tensor add(const Runtime& to, const std::string& name, const Count& nbytes, bool in_memory, bool write_behind,
+           bool home_in_memory) {
   const std::uint64_t bytes = nbytes.get("Runtime.add", "nbytes");
   const auto runtime = to.handle()->get("Runtime.add");
   const penstock_tensor_options options{.size = sizeof(options),
                                         .name = name.c_str(),
                                         .bytes = bytes,
                                         .in_memory = in_memory ? 1 : 0,
-                                        .write_behind = write_behind ? 1 : 0};
+                                        .write_behind = write_behind ? 1 : 0,
+                                        .home_in_memory = home_in_memory ? 1 : 0};
   penstock_tensor tensor = 0;
   run([&] { return penstock_runtime_add(runtime.get(), &options, &tensor); });
   return {to.handle(), tensor, name, bytes};
@@ -227,6 +228,35 @@ std::uint64_t Runtime::park() {
   std::uint64_t given_back = 0;
   run([&] { return penstock_runtime_park(runtime.get(), &given_back); });
   return given_back;
+}
+
+std::uint64_t Runtime::limit_memory(const Count& most) {
+  const std::uint64_t bytes = most.get("Runtime.limit_memory", "most");
+  const auto runtime = handle_->get("Runtime.limit_memory");
+  std::uint64_t used = 0;
+  run([&] { return penstock_runtime_limit_memory(runtime.get(), bytes, &used); });
+  return used;
+}
+
+std::uint64_t Runtime::memory_least() {
+  const auto runtime = handle_->get("Runtime.memory_least");
+  std::uint64_t bytes = 0;
+  run([&] { return penstock_runtime_memory_least(runtime.get(), &bytes); });
+  return bytes;
+}
+
+void Runtime::save_trace(const FilePath& file, const std::string& label) {
+  constexpr const char* function = "Runtime.save_trace";
+  const std::string name = file.get(function, "file");
+  const char* const text = text_of(label, function, "label");
+  const auto runtime = handle_->get(function);
+  run([&] { return penstock_runtime_save_trace(runtime.get(), text, name.c_str()); });
+}
+
+void Runtime::predict_trace(const FilePath& file) {
+  const std::string name = file.get("Runtime.predict_trace", "file");
+  const auto runtime = handle_->get("Runtime.predict_trace");
+  run([&] { return penstock_runtime_predict_trace(runtime.get(), name.c_str()); });
 }
 
 std::pair<std::uintptr_t, std::uint64_t> Runtime::host_memory() {
@@ -368,11 +398,14 @@ Chrome's traces, which Perfetto opens.)")
            nb::arg("eviction") = "planned", nb::arg("lookahead") = 64 << 20,
            nb::arg("reuse_distance_max") = 0, nb::arg("timeline_file").none() = nb::none())
       .def("add", &add, nb::arg("name"), nb::arg("nbytes"), nb::kw_only(), nb::arg("in_memory") = false,
-           nb::arg("write_behind") = false,
+           nb::arg("write_behind") = false, nb::arg("home_in_memory") = false,
            R"(Adds a tensor, which has no contents. name: for messages. in_memory: it keeps a range of
-host memory, and has no place on disk. write_behind: it is stored as soon as a lease that changes it ends.
+host memory, and has no place on disk. write_behind: it is stored as soon as a lease that changes it ends. home_in_memory:
+it has a place on disk, and is evicted only when nothing else makes room for a lease; with write_behind it is stored only
+then, or by a flush.
 
-Raises NoSpace when no path has room, BudgetTooSmall when host memory has none.)")
+Raises InvalidArgument for in_memory together with home_in_memory, NoSpace when no path has room, BudgetTooSmall when
+host memory has none.)")
       .def("end_round", &Runtime::end_round,
            "Ends a round of uses, such as a training step. Its order predicts that of the next round.")
       .def("flush", &Runtime::flush,
@@ -385,12 +418,44 @@ Raises NoSpace when no path has room, BudgetTooSmall when host memory has none.)
 can use it. Returns the bytes; take_messages() says why they are fewer than the budget. Until unpark(), lease() raises
 FailedState.
 
-Raises, and changes nothing: FailedState, when it is parked; Unsupported, for a tensor that is in_memory; BudgetTooSmall,
+Raises, and changes nothing: FailedState, when it is parked or its memory is limited; Unsupported, for a tensor that is in_memory; BudgetTooSmall,
 naming the tensors that are leased; errors of the disk.)")
       .def(
           "unpark", &Runtime::unpark,
           "Takes the memory again; tensors are loaded when they are used. Raises FailedState, when it is not "
           "parked; NoSpace, after which it can be called again.")
+      .def(
+          "limit_memory", &Runtime::limit_memory, nb::arg("most"),
+          R"(From now on tensors use the first `most` bytes of the memory, as soon as they can: copies beyond leave, and
+the operating system gets whole pages of 2 MiB, so that another program can use them. Returns the bytes that it has not
+got: what is leased or not stored yet is given back by a later call. Tensors with home_in_memory lose their home, the last
+added first, as far as the limit needs it. More than the budget stands for all of it; raising the limit takes the memory
+again.
+
+Raises, and changes nothing: BudgetTooSmall, below memory_least(); Unsupported, for memory of the machine's pool of huge
+pages; NoSpace, where the machine has no memory to take; FailedState, when it is parked.)")
+      .def("memory_least", &Runtime::memory_least,
+           "The least that limit_memory() takes now: up to where tensors that are in_memory end, and the "
+           "largest other one.")
+      .def("begin_trace", &Runtime::begin_trace,
+           "Begins to record the leases that are asked for. What was recorded before is forgotten.")
+      .def(
+          "save_trace", &Runtime::save_trace, nb::arg("file"), nb::arg("label") = "",
+          R"(Ends the recording and replaces the file by it, in the format of docs/policies.md. label: of the round, such
+as "train".
+
+Raises FailedState, if none has begun, and InvalidArgument, for a label with a control character, after which the
+recording goes on. After all others it has ended and is lost, and the file is as before: InvalidArgument, for a tensor
+whose name is empty or has a control character, and for a file that is a directory, a device, a pipe or a socket; errors
+of the file.)")
+      .def(
+          "predict_trace", &Runtime::predict_trace, nb::arg("file"),
+          R"(Predicts that the round that begins now, and the next ones, have the uses of the file: what is used next is
+loaded ahead, and what is used last is evicted. Its tensors are found by name; of several with one name, in the order in which
+they were added.
+
+Raises, and the prediction is as before: NotFound and other errors of the file; InvalidArgument, for one that is no trace,
+with the line, and for one of another model: a tensor that the runtime does not have, or of another size.)")
       .def("host_memory", &Runtime::host_memory,
            "Address and bytes of the memory in which tensors are leased, to be registered with a device.")
       .def("report", &Runtime::report,

@@ -42,6 +42,11 @@ class Runtime {
   void sync() { call("Runtime.sync", penstock_runtime_sync); }
   std::uint64_t park();
   void unpark() { call("Runtime.unpark", penstock_runtime_unpark); }
+  std::uint64_t limit_memory(const Count& most);
+  [[nodiscard]] std::uint64_t memory_least();
+  void begin_trace() { call("Runtime.begin_trace", penstock_runtime_begin_trace); }
+  void save_trace(const FilePath& file, const std::string& label);
+  void predict_trace(const FilePath& file);
   /// Address and bytes.
   [[nodiscard]] std::pair<std::uintptr_t, std::uint64_t> host_memory();
   [[nodiscard]] nb::dict report();

@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import threading
+import time
 
 import numpy as np
 import penstock
@@ -289,3 +290,101 @@ def test_a_timeline_has_reads_writes_and_waits(directory, tmp_path):
     assert {("writes of path 0", "a"), ("reads of path 0", "a"), ("waits", "loads")} <= spans
     with pytest.raises(penstock.NotFound, match="timeline_file"):
         penstock.Runtime(size, timeline_file=tmp_path / "none" / "timeline.json")
+
+
+def stored_tensors(runtime, count, nbytes=size):
+    tensors = [runtime.add(f"tensor {number}", nbytes, write_behind=True) for number in range(count)]
+    for number, tensor in enumerate(tensors):
+        fill(tensor, number)
+    runtime.flush()
+    return tensors
+
+
+def read(tensor):
+    with tensor.lease("read") as lease:
+        return memoryview(lease)[0]
+
+
+def resident_bytes():
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_memory_is_limited_while_it_is_used(directory):
+    page = 2 << 20  # what the operating system gets
+    with penstock.Runtime(32 * page, [penstock.Path(directory, 64 * page)]) as runtime:
+        tensors = stored_tensors(runtime, 32, page)
+        before = resident_bytes()
+        assert runtime.limit_memory(4 * page) == 4 * page
+        assert [read(tensor) for tensor in tensors] == list(range(32))
+        assert resident_bytes() < before - 24 * page
+        assert runtime.memory_least() == page
+        with pytest.raises(penstock.BudgetTooSmall, match="tensor 0"):
+            runtime.limit_memory(page - 4096)
+        with pytest.raises(penstock.FailedState, match="limit"):
+            runtime.park()
+        assert runtime.limit_memory(page) == page
+        for wrong in (-1, 1.5, 2**64):
+            with pytest.raises(penstock.InvalidArgument, match="most"):
+                runtime.limit_memory(wrong)
+        assert runtime.limit_memory(2**64 - 1) == 32 * page
+
+
+def test_a_saved_trace_predicts_the_first_round(directory, tmp_path):
+    file = tmp_path / "train.trace"
+    path = penstock.Path(directory, 16 * size)
+    with penstock.Runtime(4 * size, [path]) as recorded:
+        tensors = stored_tensors(recorded, 8)
+        recorded.begin_trace()
+        for tensor in tensors:
+            read(tensor)
+        recorded.save_trace(os.fsencode(file), label="train")
+    assert file.read_text().startswith("penstock-trace 1\nlabel train\n")
+    with penstock.Runtime(4 * size, [path]) as runtime:
+        tensors = stored_tensors(runtime, 8)
+        assert runtime.report()["bytes_read"] == 0  # the last four are in memory
+        runtime.predict_trace(file)
+        read(tensors[0])
+        deadline = time.monotonic() + 20
+        while runtime.report()["bytes_read"] < 4 * size and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert runtime.report()["bytes_read"] >= 4 * size  # three without a request
+
+
+def test_a_trace_of_another_model_is_refused(runtime, tmp_path):
+    file = tmp_path / "a.trace"
+    tensor = runtime.add("layer 7", size)
+    with pytest.raises(penstock.FailedState, match="begin_trace"):
+        runtime.save_trace(file)
+    runtime.begin_trace()
+    fill(tensor, 1)
+    for label in ("two\nlines", "a\0b"):
+        with pytest.raises(penstock.InvalidArgument, match="label"):
+            runtime.save_trace(file, label)
+    runtime.save_trace(file)  # it was still recorded
+    runtime.predict_trace(file)
+    with penstock.Runtime(size) as other:
+        with pytest.raises(penstock.InvalidArgument, match="layer 7"):
+            other.predict_trace(file)
+        other.add("layer 7", 4096, in_memory=True)
+        with pytest.raises(penstock.InvalidArgument, match="1.0 MiB.*4.0 KiB"):
+            other.predict_trace(file)
+    with pytest.raises(penstock.NotFound, match="none"):
+        runtime.predict_trace(tmp_path / "none")
+    with pytest.raises(penstock.InvalidArgument, match="no path"):
+        runtime.predict_trace(3)
+    file.write_text("no trace")
+    with pytest.raises(penstock.InvalidArgument, match="a.trace"):
+        runtime.predict_trace(file)
+
+
+@pytest.mark.parametrize("home", [False, True])
+def test_a_tensor_whose_home_is_memory_stays(runtime, home):
+    tensor = runtime.add("home", size, home_in_memory=home)
+    fill(tensor, 7)
+    stored_tensors(runtime, 8)
+    before = runtime.report()["bytes_read"]
+    assert read(tensor) == 7
+    assert runtime.report()["bytes_read"] - before == (0 if home else size)
+    with pytest.raises(penstock.InvalidArgument, match="in_memory and options.home_in_memory"):
+        runtime.add("both", size, in_memory=True, home_in_memory=True)

@@ -73,3 +73,19 @@ penstock_error* penstock_engine_unpark(penstock_engine* engine, penstock_park_re
 std::uint32_t penstock_engine_parked(const penstock_engine* engine) {
   return engine == nullptr ? 0 : static_cast<std::uint32_t>(engine->engine().parked());
 }
+
+penstock_error* penstock_engine_limit_memory(penstock_engine* engine, std::uint64_t most,
+                                             std::uint64_t* used) {
+  return c::call(__func__, {{"engine", engine}}, [&]() -> Result<void> {
+    PENSTOCK_TRY_ASSIGN(const ByteCount bytes, engine->job->rank->runtime().limit_memory(ByteCount(most)));
+    if (used != nullptr) *used = bytes.value();
+    return ok();
+  });
+}
+
+penstock_error* penstock_engine_memory_least(const penstock_engine* engine, std::uint64_t* bytes) {
+  return c::call(__func__, {{"engine", engine}, {"bytes", bytes}}, [&]() -> Result<void> {
+    *bytes = engine->job->rank->runtime().memory_least().value();
+    return ok();
+  });
+}

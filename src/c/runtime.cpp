@@ -1,12 +1,7 @@
-#include <penstock/c/runtime.h>
-
-#include "c/handles.hpp"
+#include "c/runtime.hpp"
 #include "c/report.hpp"
 
-#include <penstock/swap/runtime.hpp>
-
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -16,12 +11,10 @@ inline constexpr std::size_t penstock::c::first_size<penstock_runtime_options> =
     offsetof(penstock_runtime_options, reuse_distance_max);
 template <>
 inline constexpr std::size_t penstock::c::first_size<penstock_path> = offsetof(penstock_path, limit);
+template <>
+inline constexpr std::size_t penstock::c::first_size<penstock_tensor_options> =
+    offsetof(penstock_tensor_options, home_in_memory);
 
-struct penstock_runtime {
-  std::shared_ptr<penstock::swap::Runtime> runtime;  // of its leases and requests too
-  std::atomic<std::uint64_t> added = 0;              // the keys of its tensors
-  penstock::c::HandleProcess process = {};
-};
 struct penstock_lease {
   std::shared_ptr<penstock::swap::Runtime> runtime;
   penstock::swap::Lease lease;
@@ -89,6 +82,20 @@ Result<swap::RuntimeOptions> read(const char* function, const penstock_runtime_o
   return options;
 }
 
+Result<tiers::TensorDescription> description_of(const char* function, const penstock_tensor_options& from) {
+  PENSTOCK_TRY(c::check_not_null(function, {{"options.name", from.name}}));
+  if (from.in_memory != 0 && from.home_in_memory != 0) {
+    return Error::invalid_argument(function)
+        .object(from.name)
+        .reason("options.in_memory and options.home_in_memory exclude each other")
+        .advice("set in_memory for a tensor without a place on disk, home_in_memory for one with a place");
+  }
+  return tiers::TensorDescription{.name = from.name,
+                                  .size = ByteCount(from.bytes),
+                                  .write_behind = from.write_behind != 0,
+                                  .home_in_memory = from.home_in_memory != 0};
+}
+
 Result<swap::Access> access_of(const char* function, penstock_access access) {
   return c::enumerator<swap::Access>(function, "access", access, PENSTOCK_OVERWRITE + 1);
 }
@@ -125,19 +132,16 @@ void penstock_runtime_free(penstock_runtime* runtime) {
 penstock_error* penstock_runtime_add(penstock_runtime* runtime, const penstock_tensor_options* options,
                                      penstock_tensor* tensor) {
   const char* const function = __func__;
-  return c::call(function, {{"runtime", runtime}, {"options", options}, {"tensor", tensor}},
-                 [&]() -> Result<void> {
-                   PENSTOCK_TRY_ASSIGN(const auto from, c::read_struct(function, "options", options));
-                   PENSTOCK_TRY(c::check_not_null(function, {{"options.name", from.name}}));
-                   PENSTOCK_TRY_ASSIGN(const auto added,
-                                       runtime->runtime->add({.name = from.name,
-                                                              .key = {.first = runtime->added.fetch_add(1)},
-                                                              .size = ByteCount(from.bytes),
-                                                              .write_behind = from.write_behind != 0},
-                                                             /*on_disk=*/from.in_memory == 0));
-                   *tensor = static_cast<penstock_tensor>(added);
-                   return ok();
-                 });
+  return c::call(
+      function, {{"runtime", runtime}, {"options", options}, {"tensor", tensor}}, [&]() -> Result<void> {
+        PENSTOCK_TRY_ASSIGN(const auto from, c::read_struct(function, "options", options));
+        PENSTOCK_TRY_ASSIGN(auto description, description_of(function, from));
+        description.key = {.first = runtime->added.fetch_add(1)};
+        PENSTOCK_TRY_ASSIGN(const auto added,
+                            runtime->runtime->add(std::move(description), /*on_disk=*/from.in_memory == 0));
+        *tensor = static_cast<penstock_tensor>(added);
+        return ok();
+      });
 }
 
 penstock_error* penstock_runtime_remove(penstock_runtime* runtime, penstock_tensor tensor) {
@@ -232,6 +236,22 @@ penstock_error* penstock_runtime_park(penstock_runtime* runtime, std::uint64_t* 
 
 penstock_error* penstock_runtime_unpark(penstock_runtime* runtime) {
   return c::call(__func__, {{"runtime", runtime}}, [&] { return runtime->runtime->unpark(); });
+}
+
+penstock_error* penstock_runtime_limit_memory(penstock_runtime* runtime, std::uint64_t most,
+                                              std::uint64_t* used) {
+  return c::call(__func__, {{"runtime", runtime}}, [&]() -> Result<void> {
+    PENSTOCK_TRY_ASSIGN(const ByteCount bytes, runtime->runtime->limit_memory(ByteCount(most)));
+    if (used != nullptr) *used = bytes.value();
+    return ok();
+  });
+}
+
+penstock_error* penstock_runtime_memory_least(const penstock_runtime* runtime, std::uint64_t* bytes) {
+  return c::call(__func__, {{"runtime", runtime}, {"bytes", bytes}}, [&]() -> Result<void> {
+    *bytes = runtime->runtime->memory_least().value();
+    return ok();
+  });
 }
 
 penstock_error* penstock_runtime_host_memory(const penstock_runtime* runtime, void** data,

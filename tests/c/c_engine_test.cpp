@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <string>
@@ -30,10 +32,10 @@ using Stream = Owned<penstock_stream, penstock_stream_free>;
 using Unit = Owned<penstock_unit, penstock_unit_end>;
 using Gradients = Owned<penstock_gradients, penstock_gradients_end>;
 
-Config config_of(const std::string& more = "") {
+Config config_of(const std::string& more = "", const std::string& more_of_zero = "") {
   const std::string text =
-      R"({"train_batch_size": 1, "optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": 3})" + more +
-      "}";
+      R"({"train_batch_size": 1, "optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": 3)" +
+      more_of_zero + "}" + more + "}";
   return made<Config>(
       [&](auto config) { return penstock_config_parse(text.c_str(), "test", nullptr, config); });
 }
@@ -234,6 +236,12 @@ TEST(CEngine, RefusesNull) {
          return penstock_engine_park(engine.get(), PENSTOCK_TIER_NVME, 7, nullptr, 1, nullptr, nullptr);
        }},
       {"engine", [&] { return penstock_engine_unpark(nullptr, nullptr, nullptr); }},
+      {"engine", [&] { return penstock_engine_limit_memory(nullptr, 0, nullptr); }},
+      {"engine", [&] { return penstock_engine_memory_least(nullptr, nullptr); }},
+      {"bytes", [&] { return penstock_engine_memory_least(engine.get(), nullptr); }},
+      {"engine", [&] { return penstock_engine_begin_trace(nullptr); }},
+      {"engine", [&] { return penstock_engine_save_trace(nullptr, nullptr, "a"); }},
+      {"file", [&] { return penstock_engine_save_trace(engine.get(), nullptr, nullptr); }},
   };
   for (std::size_t i = 0; i < calls.size(); ++i) {
     SCOPED_TRACE("call " + std::to_string(i));
@@ -435,6 +443,84 @@ TEST(CEngine, KeepsActivations) {
          PENSTOCK_INVALID_ARGUMENT, "3");
   expect(penstock_activation_begin(engine.get(), 0, 7, stream.get(), &activation, nullptr, nullptr),
          PENSTOCK_INVALID_ARGUMENT, "use");
+}
+
+/// Two units of 1,000,000 elements, whose states, 24 MB, have a place in a swap file and room in 64 MiB of memory.
+class RankOnDisk {
+ public:
+  RankOnDisk() {
+    auto layout = made<Layout>(penstock_layout_create);
+    for (const char* name : {"first", "second"}) add_unit(layout, name, elements);
+    engine_ = engine_of(
+        config_of(R"(, "penstock": {"path_weights": [1], "host_budget": "64MiB", "tile_elements": 131072,
+                                    "tiles_in_flight": 1})",
+                  R"(, "offload_optimizer": {"device": "nvme", "pin_memory": false, "nvme_path": ")" +
+                      scratch_.path().string() + "\"}"),
+        layout);
+    stream_ = stream_of(engine_);
+    succeed(penstock_engine_initialize(engine_.get(), ones, nullptr));
+  }
+  [[nodiscard]] penstock_engine* get() const { return engine_.get(); }
+  [[nodiscard]] std::string file(const char* name) const { return (scratch_.path() / name).string(); }
+  void step() {
+    const std::vector<float> values(elements, 0.5f);
+    const penstock_source source{
+        .size = sizeof(source), .data = values.data(), .elements = elements, .dtype = PENSTOCK_FP32};
+    for (std::uint32_t unit = 2; unit-- > 0;)
+      succeed(penstock_engine_reduce(engine_.get(), unit, &source, 1, stream_.get()));
+    succeed(penstock_engine_step(engine_.get(), nullptr));
+    succeed(penstock_engine_finish_update(engine_.get()));
+  }
+  [[nodiscard]] std::string digest() const {
+    char digest[33] = {};
+    succeed(penstock_engine_digest(engine_.get(), digest));
+    return digest;
+  }
+
+ private:
+  static constexpr std::uint64_t elements = 1'000'000;
+  ScratchDirectory scratch_;
+  Engine engine_;
+  Stream stream_;
+};
+
+TEST(CEngine, LimitsItsMemoryWhileItTrains) {
+  RankOnDisk limited, other;
+  std::uint64_t used = 0, least = 0;
+  limited.step();
+  succeed(penstock_engine_memory_least(limited.get(), &least));
+
+  expect(penstock_engine_limit_memory(limited.get(), least - 4096, &used), PENSTOCK_BUDGET_TOO_SMALL,
+         "Runtime::limit_memory");
+  EXPECT_EQ(used, 0u);
+  succeed(penstock_engine_limit_memory(limited.get(), least, nullptr));
+  limited.step();  // what was not stored is
+  succeed(penstock_engine_limit_memory(limited.get(), least, &used));
+  EXPECT_LT(used, least + (4 << 20));
+  succeed(penstock_engine_limit_memory(limited.get(), ~std::uint64_t{0}, &used));
+  EXPECT_EQ(used, 64u << 20);
+
+  for (int i = 0; i < 2; ++i) other.step();
+  EXPECT_EQ(limited.digest(), other.digest());
+}
+
+TEST(CEngine, SavesTheTraceOfAStep) {
+  RankOnDisk rank;
+  const std::string file = rank.file("train.trace"), again = rank.file("again.trace");
+  expect(penstock_engine_save_trace(rank.get(), "train", file.c_str()), PENSTOCK_FAILED_STATE, "begin_trace");
+  const auto save = [&](const std::string& to) {
+    succeed(penstock_engine_begin_trace(rank.get()));
+    rank.step();
+    succeed(penstock_engine_save_trace(rank.get(), "train", to.c_str()));
+    std::ifstream stream(to);
+    return std::string(std::istreambuf_iterator<char>(stream), {});
+  };
+
+  const std::string trace = save(file);
+
+  EXPECT_TRUE(trace.starts_with("penstock-trace 1\nlabel train\n")) << trace;
+  EXPECT_NE(trace.find("optimizer_tiles second optimizer tile 0\n"), std::string::npos) << trace;
+  EXPECT_EQ(save(again), trace) << "each step is alike";
 }
 
 TEST(CDurable, SavesAndLoadsACheckpoint) {

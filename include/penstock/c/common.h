@@ -17,7 +17,7 @@
 /* The version of this interface, see docs/abi.md: a library of the same major number, and of at least this minor one,
  * has everything that a program compiled with these headers uses. */
 #define PENSTOCK_ABI_MAJOR 0
-#define PENSTOCK_ABI_MINOR 5
+#define PENSTOCK_ABI_MINOR 6
 
 PENSTOCK_C_BEGIN
 

@@ -40,4 +40,15 @@ PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_engine_unpark(penstock
 /* The kinds that are parked; 0, for NULL. */
 PENSTOCK_API uint32_t penstock_engine_parked(const penstock_engine* engine);
 
+/* Limits the host memory of this rank while the run goes on: penstock_runtime_limit_memory() of its runtime. The bits
+ * stay the same, and steps read more from the drives. Where penstock.memory_reserve has a limit of its own, the lower
+ * one applies. Not collective.
+ *
+ * Errors: those of penstock_runtime_limit_memory(); PENSTOCK_FAILED_STATE, also while an engine is parked. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_engine_limit_memory(penstock_engine* engine,
+                                                                              uint64_t most, uint64_t* used);
+/* The least that it can be limited to now: what has no place on disk, and what the engine needs for progress. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_engine_memory_least(const penstock_engine* engine,
+                                                                              uint64_t* bytes);
+
 PENSTOCK_C_END

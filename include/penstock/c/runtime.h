@@ -62,12 +62,15 @@ typedef struct penstock_tensor_options {
   uint64_t bytes;       /* more than 0 */
   int32_t in_memory;    /* 1: it keeps a range of host memory; 0: it has an extent of a swap file */
   int32_t write_behind; /* 1: stored as soon as a lease that changes it ends */
+  /* 1: its home is memory: it is evicted only when nothing else makes room for a lease, and with write_behind it is
+   * stored only then, or by a flush */
+  int32_t home_in_memory;
 } penstock_tensor_options;
 
 /* Adds a tensor, which has no contents.
  *
- * Errors: PENSTOCK_NO_SPACE, when no path has room; PENSTOCK_BUDGET_TOO_SMALL, when host memory has none or is smaller
- * than the tensor. */
+ * Errors: PENSTOCK_INVALID_ARGUMENT, for 0 bytes, and for in_memory together with home_in_memory; PENSTOCK_NO_SPACE,
+ * when no path has room; PENSTOCK_BUDGET_TOO_SMALL, when host memory has none or is smaller than the tensor. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_add(penstock_runtime* runtime,
                                                                       const penstock_tensor_options* options,
                                                                       penstock_tensor* tensor);
@@ -130,16 +133,33 @@ PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_sync(penstock_
  * use it. `given_back`, unless NULL, gets the bytes; penstock_runtime_take_messages() says why they are fewer than the
  * budget. Until penstock_runtime_unpark(), no tensor can be leased.
  *
- * Errors, after which all is as before: PENSTOCK_FAILED_STATE, when it is parked; PENSTOCK_UNSUPPORTED, for a tensor
- * with `in_memory`; PENSTOCK_BUDGET_TOO_SMALL, naming the tensors that are leased; those of a store. */
+ * Errors, after which all is as before: PENSTOCK_FAILED_STATE, when it is parked or its memory is limited;
+ * PENSTOCK_UNSUPPORTED, for a tensor with `in_memory`; PENSTOCK_BUDGET_TOO_SMALL, naming the tensors that are leased;
+ * those of a store. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_park(penstock_runtime* runtime,
                                                                        uint64_t* given_back);
 /* Takes the memory again. Errors: PENSTOCK_FAILED_STATE, when it is not parked; PENSTOCK_NO_SPACE, after which the call
  * can be repeated. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_unpark(penstock_runtime* runtime);
 
+/* From now on tensors use the first `most` bytes of the host memory, as soon as they can: copies beyond leave, and the
+ * operating system gets whole pages of 2 MiB, so that another program can use them. What is leased or not stored yet is
+ * given back by a later call, and tensors with home_in_memory lose their home, the last added first, as far as the
+ * limit needs it. More than the budget stands for all of it; raising the limit takes the memory again. `used`, unless
+ * NULL, gets the bytes that the operating system has not got.
+ *
+ * Errors, after which all is as before: PENSTOCK_BUDGET_TOO_SMALL, below penstock_runtime_memory_least();
+ * PENSTOCK_UNSUPPORTED, for memory of the machine's pool of huge pages, and for that which an engine has registered
+ * with a device; PENSTOCK_NO_SPACE, where the machine has no memory to take; PENSTOCK_FAILED_STATE, when it is
+ * parked. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_limit_memory(penstock_runtime* runtime,
+                                                                               uint64_t most, uint64_t* used);
+/* The least that it can be limited to now: up to where tensors with `in_memory` end, and the largest other one. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_memory_least(
+    const penstock_runtime* runtime, uint64_t* bytes);
+
 /* The host memory in which tensors are leased, to be registered with a device (cudaHostRegister), and unregistered
- * before the runtime parks or ends. */
+ * before the runtime parks, gives memory back to a limit, or ends. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_host_memory(const penstock_runtime* runtime,
                                                                               void** data, uint64_t* bytes);
 

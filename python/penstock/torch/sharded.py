@@ -291,6 +291,37 @@ class Sharded(torch.nn.Module):
         self._check_open("take_messages()")
         return self._engine.take_messages()
 
+    @_by_one_thread
+    def limit_memory(self, most: int) -> int:
+        """Limits the host memory of this rank while the run goes on, with the same bits and more reads from the drives.
+        Whole pages of 2 MiB are given back, and taken again when the limit rises. Returns the bytes that are still in
+        use: what is leased or not stored yet is given back by a later call.
+
+        Raises, and changes nothing: BudgetTooSmall, below memory_least(); Unsupported, for memory that is registered with
+        a device; FailedState, while it is parked."""
+        self._check_open("limit_memory()")
+        return self._engine.limit_memory(most)
+
+    def memory_least(self) -> int:
+        """The least that limit_memory() takes now."""
+        self._check_open("memory_least()")
+        return self._engine.memory_least()
+
+    @_by_one_thread
+    def begin_trace(self) -> None:
+        """Records from now on how host memory is used, for save_trace() after a step: call both between steps."""
+        self._check_open("begin_trace()")
+        self._engine.finish_update()
+        self._engine.begin_trace()
+
+    @_by_one_thread
+    def save_trace(self, file: str | os.PathLike, label: str = "") -> None:
+        """Ends the recording, after the last step's update, and replaces the file: what "penstock trace diff" and
+        "penstock simulate" read. Raises FailedState without begin_trace()."""
+        self._check_open("save_trace()")
+        self._engine.finish_update()
+        self._engine.save_trace(file, label)
+
     def digest(self) -> str:
         """Of the masters of all ranks, which does not depend on their number."""
         self._check_open("digest()")

@@ -116,6 +116,45 @@ def test_a_report_has_waits_limits_and_what_would_help(directory, tmp_path):
     assert {"gathers", "reductions", "updates by the CPU", "writes of path 0"} <= tracks
 
 
+def test_memory_is_limited_while_it_trains(directory):
+    digests = []
+    for limits in (False, True):
+        model = shard(directory, penstock={"path_weights": [1], "host_budget": 64 << 20})
+        train(model)
+        if limits:
+            least = model.memory_least()
+            with pytest.raises(penstock.BudgetTooSmall):
+                model.limit_memory(least - 4096)
+            model.limit_memory(least)
+            train(model)
+            assert model.limit_memory(least) < least + (4 << 20)
+        else:
+            train(model)
+        digests.append(model.digest())
+        model.close()
+    assert digests[0] == digests[1]
+    with pytest.raises(penstock.FailedState):
+        model.limit_memory(0)
+
+
+def test_a_step_has_a_trace(directory, tmp_path):
+    model = shard(directory, penstock={"path_weights": [1]})
+    train(model)
+    files = [tmp_path / name for name in ("one", "same")]
+    for file in files:
+        model.begin_trace()
+        loss = model(torch.ones(batch, 16)).square().mean()
+        model.backward(loss)
+        model.step()
+        model.save_trace(file, label="train")
+    text = files[0].read_text()
+    assert text.startswith("penstock-trace 1\nlabel train\n") and "optimizer_tiles" in text
+    assert text == files[1].read_text()
+    with pytest.raises(penstock.FailedState, match="begin_trace"):
+        model.save_trace(files[0])
+    model.close()
+
+
 def test_a_run_ends_at_its_cap_and_its_values_stay(directory):
     model = shard(directory, penstock={"path_weights": [1], "path_endurance": [1 << 20], "endurance_cap": 0.5})
     with pytest.raises(penstock.NoSpace, match="endurance_cap"):

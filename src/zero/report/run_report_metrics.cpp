@@ -98,12 +98,53 @@ Labels labels_of_drive(const RunReport::Drive& one, std::size_t index) {
   return {{"path", std::to_string(index)}, {"directory", one.directory}};
 }
 
+void add_drives(Metrics& metrics, const RunReport& report) {
+  using Drive = RunReport::Drive;
+  using Step = RunReport::DriveStep;
+  const auto drives = [&](const char* name, const char* type, const char* help, auto value) {
+    metrics.each(name, type, help, report.drives, labels_of_drive, value);
+  };
+  drives("penstock_drive_read_bytes_total", "counter", "Bytes read from the drive.", &Drive::read);
+  drives("penstock_drive_written_bytes_total", "counter", "Bytes written to the drive.", &Drive::written);
+  drives("penstock_drive_requests_total", "counter", "Requests to the drive.", &Drive::requests);
+  drives("penstock_drive_repeated_requests_total", "counter",
+         "Requests that were repeated, whole or in parts, after an error or a short transfer.",
+         &Drive::repeated);
+  drives("penstock_drive_latency_99_seconds", "gauge", "The time that 99 % of the requests take at most.",
+         &Drive::latency_99);
+  drives("penstock_drive_busy_seconds_total", "counter", "The time in which a request was in flight.",
+         &Drive::busy);
+  drives("penstock_drive_limit_bytes_per_second", "gauge",
+         "The rank's share of its measured rate of reads and writes; 0: not known.", &Drive::limit);
+  drives("penstock_drive_endurance_bytes", "gauge",
+         "The rank's share of the bytes that its maker lets be written to it; 0: not known.",
+         &Drive::endurance);
+  const auto of_step = [&](const char* name, const char* help, RunReport::DriveStep Drive::*step,
+                           auto member) {
+    drives(name, "gauge", help, [=](const Drive& drive) { return drive.*step.*member; });
+  };
+  of_step("penstock_drive_step_read_bytes", "What a step has read from the drive, a mean.", &Drive::step,
+          &Step::read);
+  of_step("penstock_drive_step_written_bytes", "What a step has written to the drive, a mean.", &Drive::step,
+          &Step::written);
+  of_step("penstock_drive_step_busy_seconds", "How long a request was in flight in a step, a mean.",
+          &Drive::step, &Step::busy);
+  of_step("penstock_drive_predicted_step_read_bytes",
+          "What a step reads from the drive as simulated; 0: not known.", &Drive::predicted_step,
+          &Step::read);
+  of_step("penstock_drive_predicted_step_written_bytes",
+          "What a step writes to the drive as simulated; 0: not known.", &Drive::predicted_step,
+          &Step::written);
+  of_step("penstock_drive_predicted_step_busy_seconds",
+          "How long the drive is busy in a step as simulated; 0: not known.", &Drive::predicted_step,
+          &Step::busy);
+}
+
 }  // namespace
 
 std::string to_prometheus(const RunReport& report) {
   using Memory = RunReport::Memory;
   using Traffic = RunReport::Traffic;
-  using Drive = RunReport::Drive;
   Metrics metrics(report.rank);
   metrics.one("penstock_elapsed_seconds", "gauge", "The time of the run.", number(report.elapsed));
   metrics.one("penstock_steps_total", "counter", "The steps that have ended.", number(report.steps));
@@ -144,44 +185,7 @@ std::string to_prometheus(const RunReport& report) {
           &Traffic::predicted_read);
   traffic("penstock_predicted_written_bytes", "gauge", "The prediction of the bytes written so far; 0: none.",
           &Traffic::predicted_written);
-  const auto drives = [&](const char* name, const char* type, const char* help, auto value) {
-    metrics.each(name, type, help, report.drives, labels_of_drive, value);
-  };
-  drives("penstock_drive_read_bytes_total", "counter", "Bytes read from the drive.", &Drive::read);
-  drives("penstock_drive_written_bytes_total", "counter", "Bytes written to the drive.", &Drive::written);
-  drives("penstock_drive_requests_total", "counter", "Requests to the drive.", &Drive::requests);
-  drives("penstock_drive_repeated_requests_total", "counter",
-         "Requests that were repeated, whole or in parts, after an error or a short transfer.",
-         &Drive::repeated);
-  drives("penstock_drive_latency_99_seconds", "gauge", "The time that 99 % of the requests take at most.",
-         &Drive::latency_99);
-  drives("penstock_drive_busy_seconds_total", "counter", "The time in which a request was in flight.",
-         &Drive::busy);
-  drives("penstock_drive_limit_bytes_per_second", "gauge",
-         "The rank's share of its measured rate of reads and writes; 0: not known.", &Drive::limit);
-  drives("penstock_drive_endurance_bytes", "gauge",
-         "The rank's share of the bytes that its maker lets be written to it; 0: not known.",
-         &Drive::endurance);
-  const auto of_step = [&](const char* name, const char* help, RunReport::DriveStep Drive::*step,
-                           auto member) {
-    drives(name, "gauge", help, [=](const Drive& drive) { return drive.*step.*member; });
-  };
-  using Step = RunReport::DriveStep;
-  of_step("penstock_drive_step_read_bytes", "What a step has read from the drive, a mean.", &Drive::step,
-          &Step::read);
-  of_step("penstock_drive_step_written_bytes", "What a step has written to the drive, a mean.", &Drive::step,
-          &Step::written);
-  of_step("penstock_drive_step_busy_seconds", "How long a request was in flight in a step, a mean.",
-          &Drive::step, &Step::busy);
-  of_step("penstock_drive_predicted_step_read_bytes",
-          "What a step reads from the drive as simulated; 0: not known.", &Drive::predicted_step,
-          &Step::read);
-  of_step("penstock_drive_predicted_step_written_bytes",
-          "What a step writes to the drive as simulated; 0: not known.", &Drive::predicted_step,
-          &Step::written);
-  of_step("penstock_drive_predicted_step_busy_seconds",
-          "How long the drive is busy in a step as simulated; 0: not known.", &Drive::predicted_step,
-          &Step::busy);
+  add_drives(metrics, report);
   return std::move(metrics).text();
 }
 

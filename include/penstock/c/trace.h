@@ -1,0 +1,38 @@
+#pragma once
+
+#include <penstock/c/engine.h>
+
+PENSTOCK_C_BEGIN
+
+/* Traces: the order in which a round, such as a training step, uses tensors in host memory. `penstock trace` compares
+ * and derives them, see docs/policies.md. Not collective; any thread may call them. */
+
+/* Begins to record the leases that are asked for. What was recorded before is forgotten. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_begin_trace(penstock_runtime* runtime);
+/* Ends the recording and replaces `file` by it. `label`: of the round, such as "train"; NULL: "".
+ *
+ * Errors, after which the recording goes on: PENSTOCK_FAILED_STATE, if none has begun; PENSTOCK_INVALID_ARGUMENT, for a
+ * label with a control character. After all others it has ended and is lost, and the file is as before:
+ * PENSTOCK_INVALID_ARGUMENT, for a tensor whose name is empty or has a control character, and for a file that is a
+ * directory, a device, a pipe or a socket; PENSTOCK_NOT_FOUND, PENSTOCK_PERMISSION, PENSTOCK_NO_SPACE and PENSTOCK_IO,
+ * of the file. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_save_trace(penstock_runtime* runtime,
+                                                                             const char* label,
+                                                                             const char* file);
+/* Predicts that the round that begins now, and the next ones, have the uses of the file: what is used next is loaded
+ * ahead, and what is used last is evicted. Its tensors are found by name; of several with one name, in the order in
+ * which they were added.
+ *
+ * Errors, after which the prediction is as before: PENSTOCK_NOT_FOUND, PENSTOCK_PERMISSION and PENSTOCK_IO, of the
+ * file; PENSTOCK_INVALID_ARGUMENT, for one that is no trace, with the line, and for one of another model: a tensor that
+ * the runtime does not have, or of another size. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_predict_trace(penstock_runtime* runtime,
+                                                                                const char* file);
+
+/* The same of a rank. A step is recorded alone if penstock_engine_finish_update() is called before each of the two. */
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_engine_begin_trace(penstock_engine* engine);
+PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_engine_save_trace(penstock_engine* engine,
+                                                                            const char* label,
+                                                                            const char* file);
+
+PENSTOCK_C_END
