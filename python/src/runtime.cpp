@@ -450,9 +450,9 @@ whose name is empty or has a control character, and for a file that is a directo
 of the file.)")
       .def(
           "predict_trace", &Runtime::predict_trace, nb::arg("file"),
-          R"(Predicts that the round that begins now, and the next ones, have the uses of the file: what is used next is
-loaded ahead, and what is used last is evicted. Its tensors are found by name; of several with one name, in the order in which
-they were added.
+          R"(Predicts that the round that begins now, and the next ones, have the uses of the file: from the first use
+on, what is used next is loaded ahead, and what is used last is evicted. Its tensors are found by name; of several with one
+name, in the order in which they were added.
 
 Raises, and the prediction is as before: NotFound and other errors of the file; InvalidArgument, for one that is no trace,
 with the line, and for one of another model: a tensor that the runtime does not have, or of another size.)")

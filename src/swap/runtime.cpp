@@ -257,7 +257,7 @@ Result<void> Runtime::predict(const AccessTrace& trace) {
   std::unique_lock lock(state_->mutex);
   PENSTOCK_TRY_ASSIGN(auto order, find_uses(trace, state_->store));
   state_->residency.predict(std::move(order));
-  state_->advance();  // prefetches what is used first
+  state_->advance();
   state_->wake(std::move(lock));
   return ok();
 }

@@ -19,9 +19,9 @@ PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_begin_trace(pe
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_save_trace(penstock_runtime* runtime,
                                                                              const char* label,
                                                                              const char* file);
-/* Predicts that the round that begins now, and the next ones, have the uses of the file: what is used next is loaded
- * ahead, and what is used last is evicted. Its tensors are found by name; of several with one name, in the order in
- * which they were added.
+/* Predicts that the round that begins now, and the next ones, have the uses of the file: from the first use on, what is
+ * used next is loaded ahead, and what is used last is evicted. Its tensors are found by name; of several with one name,
+ * in the order in which they were added.
  *
  * Errors, after which the prediction is as before: PENSTOCK_NOT_FOUND, PENSTOCK_PERMISSION and PENSTOCK_IO, of the
  * file; PENSTOCK_INVALID_ARGUMENT, for one that is no trace, with the line, and for one of another model: a tensor that
