@@ -35,7 +35,7 @@ void MemoryFollower::end_step(swap::Runtime& runtime) {
     message = "the host memory stays as it is: " + first_line(has.error());
   } else if (const ByteCount now_used = internals.memory_limit(); now_used != before) {
     message = "the rank uses " + to_string(now_used) + " of its host memory of " + to_string(watch.budget);
-  } else if (is_short && next == limit_ && !changes) {
+  } else if (is_short && !changes) {
     message = "the rank cannot use less than " + to_string(next) + " of its host memory";
   }
   if (has) {

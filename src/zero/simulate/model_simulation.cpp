@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
-#include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,45 +38,6 @@ UpdateBytes update_bytes(const swap::AccessTrace& trace) {
     }
     if (use.access != swap::Access::overwrite) bytes.read += size;
     if (use.access != swap::Access::read) bytes.written += size;
-  }
-  return bytes;
-}
-
-/// Bytes that gathers read from host memory in a step, and gradients that come to it.
-struct GatheredBytes {
-  double forward = 0, backward = 0, gradients = 0;
-};
-
-/// A forward gathers shards in the order of their first gathers. A backward begins where one comes that is not after
-/// the last one, and ends with the last gradient of a micro-batch.
-GatheredBytes gathered_bytes(const swap::AccessTrace& trace) {
-  using tiers::Purpose;
-  std::map<std::uint32_t, std::size_t> order;  // of shards
-  std::set<std::uint32_t> gradients;
-  for (const auto& use : trace.uses) {
-    if (is_update(trace, use)) continue;
-    const Purpose purpose = trace.tensors[use.tensor].purpose;
-    if (purpose == Purpose::gradient_shard) gradients.insert(use.tensor);
-    if (purpose == Purpose::parameter_shard) order.emplace(use.tensor, order.size());
-  }
-  GatheredBytes bytes;
-  std::optional<std::size_t> last;  // of the forward in progress
-  bool is_backward = false;
-  std::size_t reduced = 0;
-  for (const auto& use : trace.uses) {
-    if (is_update(trace, use)) continue;
-    const auto& tensor = trace.tensors[use.tensor];
-    const auto size = static_cast<double>(tensor.size.value());
-    if (tensor.purpose == Purpose::gradient_shard) {
-      bytes.gradients += size;
-      if (++reduced % gradients.size() != 0) continue;
-      is_backward = false;
-      last.reset();
-    } else if (tensor.purpose == Purpose::parameter_shard) {
-      is_backward = is_backward || (last && order[use.tensor] <= *last);
-      last = order[use.tensor];
-      (is_backward ? bytes.backward : bytes.forward) += size;
-    }
   }
   return bytes;
 }

@@ -3,6 +3,10 @@
 #include "zero/layout/padded.hpp"
 
 #include <algorithm>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <set>
 #include <utility>
 
 namespace penstock::zero::simulate {
@@ -29,28 +33,56 @@ Result<PlannedStep> plan_step(const Config& config, const ModelLayout& model, co
   return step;
 }
 
-void set_use(swap::ReplayCosts& costs, const swap::AccessTrace& trace, const PhaseSeconds& seconds) {
+/// A forward gathers shards in the order of their first gathers. A backward begins where one comes that is not after
+/// the last one, and ends with the last gradient of a micro-batch.
+GatheredBytes gathered_bytes(const swap::AccessTrace& trace) {
   using tiers::Purpose;
-  double shards = 0, gradients = 0, tiles = 0;  // bytes
+  std::map<std::uint32_t, std::size_t> order;  // of shards
+  std::set<std::uint32_t> gradients;
   for (const auto& use : trace.uses) {
+    if (is_update(trace, use)) continue;
+    const Purpose purpose = trace.tensors[use.tensor].purpose;
+    if (purpose == Purpose::gradient_shard) gradients.insert(use.tensor);
+    if (purpose == Purpose::parameter_shard) order.emplace(use.tensor, order.size());
+  }
+  GatheredBytes bytes;
+  std::optional<std::size_t> last;  // of the forward in progress
+  bool is_backward = false;
+  std::size_t reduced = 0;
+  for (const auto& use : trace.uses) {
+    if (is_update(trace, use)) continue;
     const auto& tensor = trace.tensors[use.tensor];
-    const auto bytes = static_cast<double>(tensor.size.value());
-    if (tensor.purpose == Purpose::optimizer_tile) {
-      tiles += bytes;
-    } else if (is_update(trace, use)) {
-      continue;
+    const auto size = static_cast<double>(tensor.size.value());
+    if (tensor.purpose == Purpose::gradient_shard) {
+      bytes.gradients += size;
+      if (++reduced % gradients.size() != 0) continue;
+      is_backward = false;
+      last.reset();
     } else if (tensor.purpose == Purpose::parameter_shard) {
-      shards += bytes;
-    } else if (tensor.purpose == Purpose::gradient_shard) {
-      gradients += bytes;
+      is_backward = is_backward || (last && order[use.tensor] <= *last);
+      last = order[use.tensor];
+      (is_backward ? bytes.backward : bytes.forward) += size;
     }
   }
-  const auto set = [&](Purpose purpose, double bytes, double of_them) {
-    costs.use[static_cast<std::size_t>(purpose)] = of_them > 0 ? bytes / of_them : 0;
+  return bytes;
+}
+
+void set_use(swap::ReplayCosts& costs, const swap::AccessTrace& trace, const PhaseSeconds& seconds) {
+  using tiers::Purpose;
+  double tiles = 0;  // bytes
+  for (const auto& use : trace.uses) {
+    const auto& tensor = trace.tensors[use.tensor];
+    if (tensor.purpose == Purpose::optimizer_tile) tiles += static_cast<double>(tensor.size.value());
+  }
+  const GatheredBytes bytes = gathered_bytes(trace);
+  const double both = seconds.forward + seconds.backward, shards = bytes.forward + bytes.backward,
+               of_shards = bytes.forward > 0 ? seconds.forward * shards / bytes.forward : 0;
+  const double of_gradients = bytes.gradients > 0 ? std::max(0.0, both - of_shards) : 0;
+  const auto set = [&](Purpose purpose, double used, double of_them) {
+    costs.use[static_cast<std::size_t>(purpose)] = of_them > 0 ? used / of_them : 0;
   };
-  const double of_gradients = gradients > 0 ? std::max(0.0, seconds.backward - seconds.forward) : 0;
-  set(Purpose::parameter_shard, shards, seconds.forward + seconds.backward - of_gradients);
-  set(Purpose::gradient_shard, gradients, of_gradients);
+  set(Purpose::parameter_shard, shards, both - of_gradients);
+  set(Purpose::gradient_shard, bytes.gradients, of_gradients);
   set(Purpose::optimizer_tile, tiles, seconds.update);
 }
 

@@ -21,12 +21,19 @@ struct PlannedStep {
 [[nodiscard]] Result<PlannedStep> plan_step(const Config& config, const ModelLayout& model,
                                             const MemoryPlan& plan, const StepShape& shape);
 
+/// Bytes that gathers read from host memory in a step, and gradients that come to it.
+struct GatheredBytes {
+  double forward = 0, backward = 0, gradients = 0;
+};
+
+[[nodiscard]] GatheredBytes gathered_bytes(const swap::AccessTrace& trace);
+
 /// Seconds of a step's phases of a trainer that waits for nothing: of all micro-batches; the update alone.
 struct PhaseSeconds {
   double forward = 0, backward = 0, update = 0;
 };
-/// Sets the rates with which the uses of the trace take these: a read of a shard in the backward takes as long as in
-/// the forward, and the rest of the backward is that of the gradients.
+/// Sets the rates with which the uses of the trace take these: those of shards are what the forward takes to read them,
+/// also in the backward, whose rest is that of the gradients. Where the trace has no shard, gradients have all.
 void set_use(swap::ReplayCosts& costs, const swap::AccessTrace& trace, const PhaseSeconds& seconds);
 
 }  // namespace penstock::zero::simulate

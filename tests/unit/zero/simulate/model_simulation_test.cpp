@@ -71,6 +71,25 @@ TEST(PlannedStep, TakesTheSecondsOfItsPhases) {
   }
 }
 
+// Three of four units stay gathered for the backward, whose time is that of one shard's read and of the gradients.
+TEST(PlannedStep, TakesTheForwardsSecondsUntilTheBackward) {
+  const Planned made = planned(1);
+  const auto& trace = made.step.trace;
+  swap::ReplayCosts costs{};
+  set_use(costs, trace, {1, 2.5, 0.5});
+  double forward = 0;
+  std::size_t reads = 0;
+  for (const auto& use : trace.uses) {
+    const auto& tensor = trace.tensors[use.tensor];
+    if (tensor.purpose != Purpose::parameter_shard || is_update(trace, use)) continue;
+    if (++reads > 4) continue;
+    forward += static_cast<double>(tensor.size.value()) /
+               costs.use[static_cast<std::size_t>(Purpose::parameter_shard)];
+  }
+  EXPECT_EQ(reads, 5u) << "one of them in the backward";
+  EXPECT_NEAR(forward, 1, 1e-9);
+}
+
 // 2^20 parameters and 100 tokens: 2^21 * 100 operations in the forward. Gathers bring 2^20 bytes from the other rank,
 // and 2^20 bytes are copied from host memory. Three of four units stay gathered for the backward.
 TEST(PlannedStep, TakesWhatTheMachineNeeds) {
