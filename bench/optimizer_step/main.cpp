@@ -212,7 +212,9 @@ int main_body(int argc, char** argv) {
   app.add_option("--path", arguments.model.path, "swap directory").show_default();
   measure::add_io_deadline(app, arguments.model.io_deadline);
   app.add_option("--parameters", arguments.model.parameters, "parameters of the model").show_default();
-  app.add_option("--unit-parameters", arguments.model.unit_parameters, "parameters of a unit").show_default();
+  app.add_option("--unit-parameters", arguments.model.unit_parameters, "parameters of a unit")
+      .range(std::uint64_t{1} << 14, std::uint64_t{1} << 40)
+      .show_default();
   app.add_option("--tile-elements", arguments.model.tile_elements,
                  fmt::format("a multiple of {}; 0: the default of each format",
                              penstock::cpu_adam::block_elements.value()))

@@ -444,10 +444,10 @@ pages; NoSpace, where the machine has no memory to take; FailedState, when it is
           R"(Ends the recording and replaces the file by it, in the format of docs/policies.md. label: of the round, such
 as "train".
 
-Raises FailedState, if none has begun, and InvalidArgument, for a label with a control character, after which the
-recording goes on. After all others it has ended and is lost, and the file is as before: InvalidArgument, for a tensor
-whose name is empty or has a control character, and for a file that is a directory, a device, a pipe or a socket; errors
-of the file.)")
+Raises FailedState, if none has begun; InvalidArgument, for a label with a control character, after which the recording
+goes on, and for a tensor whose name is empty or has one, after which it is lost. Of the file, which is as before:
+InvalidArgument, for a directory, a device, a pipe or a socket, and other errors of files; a repeated call saves what was
+recorded until the first one, with its label.)")
       .def(
           "predict_trace", &Runtime::predict_trace, nb::arg("file"),
           R"(Predicts that the round that begins now, and the next ones, have the uses of the file: from the first use

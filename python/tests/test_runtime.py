@@ -345,10 +345,8 @@ def test_a_saved_trace_predicts_the_first_round(directory, tmp_path):
         assert runtime.report()["bytes_read"] == 0  # the last four are in memory
         runtime.predict_trace(file)
         read(tensors[0])
-        deadline = time.monotonic() + 20
-        while runtime.report()["bytes_read"] < 4 * size and time.monotonic() < deadline:
+        while runtime.report()["bytes_read"] < 4 * size:  # three are read without a request
             time.sleep(0.001)
-        assert runtime.report()["bytes_read"] >= 4 * size  # three without a request
 
 
 def test_a_trace_of_another_model_is_refused(runtime, tmp_path):

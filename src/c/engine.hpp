@@ -1,6 +1,7 @@
 #pragma once
 
 #include "c/handles.hpp"
+#include "c/trace_recording.hpp"
 
 #include <penstock/c/engine.h>
 #include <penstock/zero/comm/process_group.hpp>
@@ -16,6 +17,7 @@ namespace penstock::c {
 struct Job {
   std::shared_ptr<zero::ProcessGroup> group;  // none: a run of one rank
   std::unique_ptr<zero::Rank> rank;
+  TraceRecording recording = {};
   [[nodiscard]] zero::Engine& engine() const { return rank->engine(); }
 };
 

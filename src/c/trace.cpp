@@ -4,27 +4,18 @@
 #include <penstock/c/trace.h>
 #include <penstock/swap/access_trace.hpp>
 
-namespace {
-
 using namespace penstock;
-
-Result<void> save(swap::Runtime& runtime, const char* label, const char* file) {
-  PENSTOCK_TRY_ASSIGN(const auto trace, runtime.end_trace(label == nullptr ? "" : label));
-  return swap::save_trace(trace, file);
-}
-
-}  // namespace
 
 penstock_error* penstock_runtime_begin_trace(penstock_runtime* runtime) {
   return c::call(__func__, {{"runtime", runtime}}, [&]() -> Result<void> {
-    runtime->runtime->begin_trace();
+    runtime->recording.begin(*runtime->runtime);
     return ok();
   });
 }
 
 penstock_error* penstock_runtime_save_trace(penstock_runtime* runtime, const char* label, const char* file) {
   return c::call(__func__, {{"runtime", runtime}, {"file", file}},
-                 [&] { return save(*runtime->runtime, label, file); });
+                 [&] { return runtime->recording.save(*runtime->runtime, label, file); });
 }
 
 penstock_error* penstock_runtime_predict_trace(penstock_runtime* runtime, const char* file) {
@@ -36,12 +27,12 @@ penstock_error* penstock_runtime_predict_trace(penstock_runtime* runtime, const 
 
 penstock_error* penstock_engine_begin_trace(penstock_engine* engine) {
   return c::call(__func__, {{"engine", engine}}, [&]() -> Result<void> {
-    engine->job->rank->runtime().begin_trace();
+    engine->job->recording.begin(engine->job->rank->runtime());
     return ok();
   });
 }
 
 penstock_error* penstock_engine_save_trace(penstock_engine* engine, const char* label, const char* file) {
   return c::call(__func__, {{"engine", engine}, {"file", file}},
-                 [&] { return save(engine->job->rank->runtime(), label, file); });
+                 [&] { return engine->job->recording.save(engine->job->rank->runtime(), label, file); });
 }

@@ -161,7 +161,7 @@ Result<void> RuntimeInternals::add_user(
   if (state_.memory_limit < state_.budget.size()) {
     return Error(ErrorCode::failed_state, "Engine::create")
         .reason("the runtime's memory is limited")
-        .advice("call limit_memory() with the whole budget first");
+        .advice(RuntimeState::advice_without_limit);
   }
   state_.users.push_back(use);
   auto checked = check(state_.users);

@@ -71,7 +71,7 @@ class RuntimeInternals {
   /// not loaded ahead, and Runtime::limit_memory() is refused.
   [[nodiscard]] Vacated vacate(std::span<const tiers::TensorId> tensors) const;
   void reuse(Vacated vacated) const;
-  /// Runtime::limit_memory() beside that of the trainer: the lower one of the two applies.
+  /// Runtime::limit_memory() for what is left to others, beside the caller's: the lower one of the two applies.
   [[nodiscard]] static Result<ByteCount> limit_memory(Runtime& runtime, ByteCount most);
   /// The one that applies; all of Runtime::host_memory(), if none does.
   [[nodiscard]] ByteCount memory_limit() const;

@@ -52,13 +52,18 @@ Least least_of(const RuntimeState& state) {
   return least;
 }
 
-/// `most`: what the caller gave, and `end` that in whole units of allocation.
-Result<void> check_limit(const Least& least, ByteCount end, ByteCount most) {
+/// `end`: the lower limit in whole units of allocation. `wanted`: what the caller gave, and `other` what the other one
+/// allows.
+Result<void> check_limit(const Least& least, ByteCount end, ByteCount wanted, ByteCount other) {
   if (end >= least.bytes) return ok();
   Error error = Error(ErrorCode::budget_too_small, "Runtime::limit_memory")
                     .reason(least.reason)
                     .wanted(least.bytes)
-                    .got(most);
+                    .got(wanted);
+  if (other < wanted) {
+    error = std::move(error).note("limit   " + to_string(other) +
+                                  " is another one, and the lower one of the two applies");
+  }
   if (least.object != nullptr) error = std::move(error).object(*least.object);
   if (least.last == nullptr) return error;
   return std::move(error).note("stays   " + *least.last + ", the last one, up to " +
@@ -99,11 +104,11 @@ Result<void> Runtime::Limited::take_back(const RuntimeInternals& internals, cons
 }
 
 Result<ByteCount> Runtime::limit_memory(ByteCount most) {
-  return limit_memory(Limiter::trainer, most);
+  return limit_memory(Limiter::caller, most);
 }
 
 Result<ByteCount> RuntimeInternals::limit_memory(Runtime& runtime, ByteCount most) {
-  return runtime.limit_memory(Runtime::Limiter::rank, most);
+  return runtime.limit_memory(Runtime::Limiter::reserve, most);
 }
 
 Result<ByteCount> Runtime::limit_memory(Limiter limiter, ByteCount wanted) {
@@ -114,8 +119,10 @@ Result<ByteCount> Runtime::limit_memory(Limiter limiter, ByteCount wanted) {
   const std::lock_guard one_at_a_time(s.limit_mutex);
   if (limited_ == nullptr) limited_ = std::make_unique<Limited>(size);
   std::array<ByteCount, 2> limits = limited_->limits;
-  limits[static_cast<std::size_t>(limiter)] = std::min(wanted, size);
-  const ByteCount most = std::min(limits[0], limits[1]), end = std::min(round_up(most, granule), size);
+  const auto mine = static_cast<std::size_t>(limiter);
+  limits[mine] = std::min(wanted, size);
+  const ByteCount other = limits[1 - mine],
+                  end = std::min(round_up(std::min(limits[mine], other), granule), size);
   if (std::string reason = internals.cannot_limit(); !reason.empty() && end < size) {
     return Error::unsupported(operation).object("host memory").reason("it is not given back: " + reason);
   }
@@ -126,7 +133,7 @@ Result<ByteCount> Runtime::limit_memory(Limiter limiter, ByteCount wanted) {
           .reason("an engine of the runtime has parked what has its home in the memory")
           .advice("call unpark() of that engine first");
     }
-    return check_limit(least_of(s), end, most);
+    return check_limit(least_of(s), end, wanted, other);
   };
   {
     const std::lock_guard lock(s.mutex);

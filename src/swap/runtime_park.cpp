@@ -40,7 +40,7 @@ Result<void> RuntimeState::begin_park() {
   if (memory_limit < budget.size()) {
     return Error(ErrorCode::failed_state, operation)
         .reason("the runtime's memory is limited")
-        .advice("call limit_memory() with the whole budget first");
+        .advice(advice_without_limit);
   }
   const std::vector<tiers::TensorId> tensors = store.tensors();
   const auto stays = std::find_if(tensors.begin(), tensors.end(), [this](tiers::TensorId tensor) {

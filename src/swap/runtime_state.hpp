@@ -108,8 +108,12 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   std::vector<RuntimeUse> users;
   ByteCount staging_least;                       // beside what stays in memory, with which they make progress
   std::size_t vacated_count = 0;                 // tensors whose ranges are vacated
-  ByteCount memory_limit = options.host_budget;  // the lowest one, at most the budget
-  std::mutex limit_mutex;                        // one limit_memory() at a time; taken before the others
+  ByteCount memory_limit = options.host_budget;  // the lower one, at most the budget
+  static constexpr const char* advice_without_limit =
+      "call limit_memory() with the whole budget first; a rank's own limit, for penstock.memory_reserve, "
+      "ends when "
+      "more memory is available";
+  std::mutex limit_mutex;       // one limit_memory() at a time; taken before the others
   std::mutex memory_mutex;      // held during calls of a device and while pages are given or taken back
   std::uint32_t pin_count = 0;  // users that have called pin() and not unpin()
   tiers::Device* registered_with = nullptr;  // the device that has the arena registered

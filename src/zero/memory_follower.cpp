@@ -25,7 +25,7 @@ void MemoryFollower::end_step(swap::Runtime& runtime) {
   const bool is_short = machine.available < watch.reserve;
   // What was leased is given back now: the shortage is not the same twice.
   const auto settled = swap::RuntimeInternals::limit_memory(runtime, limit_);
-  const bool changes = settled && used_ && *settled != *used_;
+  const bool changes = settled && used_ && *settled < *used_;
   if (settled) used_ = *settled;
   const ByteCount next =
       is_short && changes ? limit_ : watch.next(is_short ? before : limit_, machine.available);

@@ -186,6 +186,7 @@ RunReport Rank::State::report(bool with_changes) const {
   if (!with_changes) return report;
   add_changes(report, options.config, options.model, members.front().plan, options.identity, times,
               accelerator.device->memory());
+  if (report.predicted_step == TimePoint()) return report;
   if (members.size() > 1) report.changes_note += "; what is simulated is the first engine alone";
   if (swap::RuntimeInternals(*runtime).memory_is_limited())
     report.changes_note += "; what is simulated has all of the host memory, of which others have a part now";
@@ -283,7 +284,8 @@ Result<void> Rank::State::make_runtime() {
   if (members.size() == 1) {
     const auto& look = options.hooks.memory_limit;
     idle_memory_note =
-        note_of_idle_memory(options.config, members.front().plan, look ? look() : tiers::memory_limit());
+        note_of_idle_memory(options.config, options.model, members.front().plan, options.identity,
+                            accelerator.device->memory(), look ? look() : tiers::memory_limit());
   }
   return ok();
 }

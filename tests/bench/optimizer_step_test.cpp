@@ -21,6 +21,7 @@ TEST(OptimizerStep, ComparesChecksumsOnAndOffInTheGivenFormat) {
     EXPECT_NE(result.out.find(said), std::string::npos) << said << " in\n" << result.out;
   }
   EXPECT_EQ(run_program(OPTIMIZER_STEP_PROGRAM, {"--integrity", "perhaps"}).status, 2);
+  EXPECT_EQ(run_program(OPTIMIZER_STEP_PROGRAM, {"--unit-parameters", "0"}).status, 2);
 }
 
 TEST(OptimizerStep, FailsWhereItCannotPrint) {

@@ -52,6 +52,13 @@ def main() -> None:
         svg = drawn.read_text(encoding="utf-8")
         assert svg.count("forward, 500.00 ms") == 2 and "1000 ms, step 3" in svg and svg.count("a&lt;b, 250.00 ms") == 2, svg
         assert "disk reads and writes" in svg, svg
+        drawn.unlink()
+        text = given.read_text(encoding="utf-8")
+        given.write_text(text[:text.rindex("{") + 9], encoding="utf-8")  # of a run that was killed: the last event is cut
+        assert run("--step", "2").returncode == 0 and drawn.exists()
+        given.write_text("no timeline", encoding="utf-8")
+        refused = run()
+        assert refused.returncode == 1 and "error: this is no timeline" in refused.stderr, refused
 
 
 if __name__ == "__main__":

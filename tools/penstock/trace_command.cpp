@@ -71,6 +71,8 @@ Result<void> derive(const DeriveOptions& options) {
     print_notes(
         {"checkpoints: their uses are not in the trace, because the trainer orders them; with "
          "--checkpoints the input of each unit is written in the forward and read in the backward"});
+  } else if (!plan.checkpoints.leave_device() && options.checkpoints) {
+    print_notes({"--checkpoints: the layout has no checkpoints that leave the device"});
   }
   if (options.recomputed_together > 1) {
     shape.acquires = zero::order_with_recomputation(static_cast<std::uint32_t>(model.layout.units.size()),
@@ -116,8 +118,8 @@ void add_derive_command(measure::CommandLine& trace, ExitStatus& status) {
                   "separate, as of a GPU, or host, for a run on the CPU")
       .one_of({"separate", "host"})
       .show_default();
-  command.add_flag("--accumulate-by-layer", options->by_layer,
-                   "The trainer takes all micro-batches through a unit before the next one");
+  auto by_layer = command.add_flag("--accumulate-by-layer", options->by_layer,
+                                   "The trainer takes all micro-batches through a unit before the next one");
   auto together = command.add_option(
       "--recompute-together", options->recomputed_together,
       "The trainer keeps the input of each so many units, and computes the forward of all of them again "
@@ -128,7 +130,8 @@ void add_derive_command(measure::CommandLine& trace, ExitStatus& status) {
           "--checkpoints", options->checkpoints,
           "Also the uses of the layout's activation checkpoints that leave the device: the input of each "
           "unit is written in the forward and read in the backward")
-      .excludes(together);
+      .excludes(together)
+      .excludes(by_layer);
   command.on_run([options, &status] {
     const auto outcome = derive(*options);
     status = outcome ? done : fail(outcome.error());

@@ -124,7 +124,8 @@ PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_prefetch(penst
                                                                            penstock_tensor tensor);
 /* Ends a round of uses, such as a training step. Its order predicts that of the next round. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_end_round(penstock_runtime* runtime);
-/* Waits until every changed tensor that is written behind is on disk. Errors: that of the first store that failed. */
+/* Waits until every changed tensor that is written behind is on disk, and writes the timeline as far as it is. Errors:
+ * that of the first store that failed. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_flush(penstock_runtime* runtime);
 /* The same, and makes the bytes durable. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_sync(penstock_runtime* runtime);

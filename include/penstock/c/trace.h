@@ -11,11 +11,11 @@ PENSTOCK_C_BEGIN
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_begin_trace(penstock_runtime* runtime);
 /* Ends the recording and replaces `file` by it. `label`: of the round, such as "train"; NULL: "".
  *
- * Errors, after which the recording goes on: PENSTOCK_FAILED_STATE, if none has begun; PENSTOCK_INVALID_ARGUMENT, for a
- * label with a control character. After all others it has ended and is lost, and the file is as before:
- * PENSTOCK_INVALID_ARGUMENT, for a tensor whose name is empty or has a control character, and for a file that is a
- * directory, a device, a pipe or a socket; PENSTOCK_NOT_FOUND, PENSTOCK_PERMISSION, PENSTOCK_NO_SPACE and PENSTOCK_IO,
- * of the file. */
+ * Errors: PENSTOCK_FAILED_STATE, if none has begun; PENSTOCK_INVALID_ARGUMENT, for a label with a control character,
+ * after which the recording goes on, and for a tensor whose name is empty or has one, after which it is lost. Of the
+ * file, which is as before: PENSTOCK_INVALID_ARGUMENT, for a directory, a device, a pipe or a socket,
+ * PENSTOCK_NOT_FOUND, PENSTOCK_PERMISSION, PENSTOCK_NO_SPACE and PENSTOCK_IO; a repeated call saves what was recorded
+ * until the first one, with its label. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_save_trace(penstock_runtime* runtime,
                                                                              const char* label,
                                                                              const char* file);

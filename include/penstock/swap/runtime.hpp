@@ -150,7 +150,8 @@ class Runtime {
 
   /// Events since the last call that were not returned as errors, one line each: paths that are not used, stores moved
   /// to another path, paths retired and evacuated, requests that failed and were repeated in parts, memory that park()
-  /// has kept, a timeline that has ended; of an engine, drives whose endurance comes to its end.
+  /// has kept, a timeline that has ended; of an engine, drives whose endurance comes to its end, and more memory of the
+  /// device than was planned.
   [[nodiscard]] std::vector<std::string> take_messages();
 
   /// Polls all moves once, for an idle handler. True if any of them advanced.
@@ -187,8 +188,8 @@ class Runtime {
   struct Parking;
   struct Limited;
   [[nodiscard]] Result<ByteCount> hold_all_memory();
-  /// Each of these has a limit of its own.
-  enum class Limiter : std::uint8_t { trainer, rank };
+  /// Each of these has a limit of its own: who calls limit_memory(), and what is left to others.
+  enum class Limiter : std::uint8_t { caller, reserve };
   [[nodiscard]] Result<ByteCount> limit_memory(Limiter limiter, ByteCount most);
 
   std::shared_ptr<RuntimeState> state_;  // leases that outlive the runtime share it

@@ -176,8 +176,8 @@ struct RuntimeOptions {
   ByteCount reuse_distance_max = {};  ///< for Eviction::reuse_distance: bytes of the uses between
   ByteCount lookahead = 64_MiB;       ///< maximum number of bytes loaded before their use is requested
   /// If set, create() begins this file anew, and what is moved, updated and waited for is written to it in the format
-  /// of Chrome's traces, which Perfetto opens. It ends after 256 MiB, or at an error, and take_messages() says so;
-  /// what fails at the end of the runtime is only said where flush() has come before.
+  /// of Chrome's traces, which Perfetto opens. It ends after 256 MiB, or at an error, and take_messages() says so.
+  /// An error at the end of the runtime is not said: flush() before leaves little to be written then.
   std::filesystem::path timeline_file = {};
   std::uint32_t timeline_process = 0;  ///< its number there, such as the rank: files of several can be joined
   Executor* executor = nullptr;  ///< computes checksums; null: the mover thread does. Outlives the runtime

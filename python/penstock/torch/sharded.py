@@ -291,9 +291,9 @@ class Sharded(torch.nn.Module):
         self._check_open("take_messages()")
         return self._engine.take_messages()
 
-    @_by_one_thread
     def limit_memory(self, most: int) -> int:
         """Limits the host memory of this rank while the run goes on, with the same bits and more reads from the drives.
+        Any thread may call it.
         Whole pages of 2 MiB are given back, and taken again when the limit rises. Returns the bytes that are still in
         use: what is leased or not stored yet is given back by a later call.
 
@@ -310,15 +310,17 @@ class Sharded(torch.nn.Module):
     @_by_one_thread
     def begin_trace(self) -> None:
         """Records from now on how host memory is used, for save_trace() after a step: call both between steps."""
-        self._check_open("begin_trace()")
+        self._check_not_updating("begin_trace()")
+        self._check_between_steps("begin_trace()")
         self._engine.finish_update()
         self._engine.begin_trace()
 
     @_by_one_thread
     def save_trace(self, file: str | os.PathLike, label: str = "") -> None:
         """Ends the recording, after the last step's update, and replaces the file: what "penstock trace diff" and
-        "penstock simulate" read. Raises FailedState without begin_trace()."""
-        self._check_open("save_trace()")
+        "penstock simulate" read. Raises FailedState without begin_trace(), and in a step. After an error of the file a repeated call saves it."""
+        self._check_not_updating("save_trace()")
+        self._check_between_steps("save_trace()")
         self._engine.finish_update()
         self._engine.save_trace(file, label)
 

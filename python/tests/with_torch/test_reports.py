@@ -144,6 +144,8 @@ def test_a_step_has_a_trace(directory, tmp_path):
     for file in files:
         model.begin_trace()
         loss = model(torch.ones(batch, 16)).square().mean()
+        with pytest.raises(penstock.FailedState, match="step"):
+            model.save_trace(file)
         model.backward(loss)
         model.step()
         model.save_trace(file, label="train")

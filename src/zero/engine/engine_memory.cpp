@@ -217,7 +217,7 @@ void EngineState::predict_every_order() {
         "step " + std::to_string(context_.completed_steps) + ": " + std::string(to_string(purpose)) +
         " took up to " + to_string(line.peak) +
         " of device memory, and the plan of forward, then backward, " + to_string(line.predicted) +
-        ": the trainer uses units in another order. The report predicts " +
+        ": units are used in another order. The report predicts " +
         to_string(line.predicted + most - planned) + ", the most of every order, from now on");
   };
   raise(tiers::Purpose::gathered_flat, plan.device_gathered, plan.device_gathered_max,

@@ -123,12 +123,12 @@ void add_drives(Metrics& metrics, const RunReport& report) {
                            auto member) {
     drives(name, "gauge", help, [=](const Drive& drive) { return drive.*step.*member; });
   };
-  of_step("penstock_drive_step_read_bytes", "What a step has read from the drive, a mean.", &Drive::step,
-          &Step::read);
-  of_step("penstock_drive_step_written_bytes", "What a step has written to the drive, a mean.", &Drive::step,
-          &Step::written);
-  of_step("penstock_drive_step_busy_seconds", "How long a request was in flight in a step, a mean.",
-          &Drive::step, &Step::busy);
+  of_step("penstock_drive_step_read_bytes", "What a step has read from the drive, a mean; 0: not known.",
+          &Drive::step, &Step::read);
+  of_step("penstock_drive_step_written_bytes", "What a step has written to the drive, a mean; 0: not known.",
+          &Drive::step, &Step::written);
+  of_step("penstock_drive_step_busy_seconds",
+          "How long a request was in flight in a step, a mean; 0: not known.", &Drive::step, &Step::busy);
   of_step("penstock_drive_predicted_step_read_bytes",
           "What a step reads from the drive as simulated; 0: not known.", &Drive::predicted_step,
           &Step::read);

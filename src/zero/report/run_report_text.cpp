@@ -50,7 +50,7 @@ std::string decimal(double value, const char* unit) {
 }
 
 /// Nothing where there is no prediction.
-std::string predicted(ByteCount bytes) {
+std::string known(ByteCount bytes) {
   return bytes.is_zero() ? "-" : to_string(bytes);
 }
 
@@ -108,12 +108,12 @@ std::string to_text(const RunReport& report) {
   Table memory({"memory", "predicted", "peak", "now"});
   for (const auto& one : report.memory) {
     memory.add({std::string(to_string(one.tier)) + ", " + std::string(to_string(one.purpose)),
-                predicted(one.predicted), to_string(one.peak), to_string(one.held)});
+                known(one.predicted), to_string(one.peak), to_string(one.held)});
   }
   Table traffic({"disk traffic", "read", "predicted", "written", "predicted"});
   for (const auto& one : report.traffic) {
-    traffic.add({std::string(to_string(one.purpose)), to_string(one.read), predicted(one.predicted_read),
-                 to_string(one.written), predicted(one.predicted_written)});
+    traffic.add({std::string(to_string(one.purpose)), to_string(one.read), known(one.predicted_read),
+                 to_string(one.written), known(one.predicted_written)});
   }
   Table drives({"drive", "engine", "read", "written", "busy", "of its limit", "requests", "repeated",
                 "99 % within", "endurance left", "lasts"});
@@ -128,9 +128,11 @@ std::string to_text(const RunReport& report) {
   for (const auto& one : report.drives) {
     const RunReport::DriveStep &step = one.step, &wanted = one.predicted_step;
     if (step == RunReport::DriveStep() && wanted == RunReport::DriveStep()) continue;
-    steps.add({escape_control_characters(one.directory), to_string(step.read), predicted(wanted.read),
-               to_string(step.written), predicted(wanted.written), decimal(1e3 * seconds(step.busy), "ms"),
-               wanted.busy > TimePoint() ? decimal(1e3 * seconds(wanted.busy), "ms") : "-"});
+    const auto busy = [](TimePoint time) {
+      return time > TimePoint() ? decimal(1e3 * seconds(time), "ms") : "-";
+    };
+    steps.add({escape_control_characters(one.directory), known(step.read), known(wanted.read),
+               known(step.written), known(wanted.written), busy(step.busy), busy(wanted.busy)});
   }
   text +=
       stalls.text() + memory.text() + traffic.text() + drives.text() + steps.text() + changes_text(report);

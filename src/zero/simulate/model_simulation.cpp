@@ -202,10 +202,12 @@ Result<void> check_memory(const std::string& whose, ByteCount planned, ByteCount
 }
 
 Result<void> check_fits(const MemoryPlan& plan, const Machine& node, const TrainingRun& run) {
-  PENSTOCK_TRY(
-      check_memory("the host memory of " + std::to_string(run.ranks_per_node) + " ranks",
-                   plan.host_allocated() * run.ranks_per_node, node.memory,
-                   "lower penstock.host_budget if it is set, offload more to nvme, or use more nodes"));
+  const bool has_device = run.device_memory == tiers::DeviceMemory::separate;
+  const ByteCount host = plan.host_allocated() + (has_device ? ByteCount() : plan.device_budget);
+  PENSTOCK_TRY(check_memory(
+      "the host memory of " + std::to_string(run.ranks_per_node) + " ranks", host * run.ranks_per_node,
+      node.memory, "lower penstock.host_budget if it is set, offload more to nvme, or use more nodes"));
+  if (!has_device) return ok();
   return check_memory("the memory of a device", plan.device_budget, node.device.memory,
                       "lower penstock.device_budget or device_states if they are set, offload more, or use "
                       "smaller units");

@@ -41,7 +41,8 @@ struct ModelSimulation {
 inline constexpr std::uint32_t most_micro_batches = 16;
 /// Plans a rank, derives its trace and replays it, and again with each change.
 ///
-/// Errors: those of plan_memory(), plan_step(), share_of() and simulate().
+/// Errors: budget_too_small, for a plan that needs more memory than the machine has; those of plan_memory(),
+/// plan_step(), share_of() and simulate().
 [[nodiscard]] Result<ModelSimulation> simulate_model(const Config& config, const ModelLayout& model,
                                                      const Machine& node, const TrainingRun& run,
                                                      std::uint32_t steps);

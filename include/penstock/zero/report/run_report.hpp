@@ -45,12 +45,13 @@ struct RunReport {
     std::uint64_t requests = 0;
     /// Requests that were repeated, whole or in parts, after an error or a short transfer.
     std::uint64_t repeated = 0;
-    TimePoint latency_99{};    ///< of 99 % of the requests at most
-    TimePoint busy{};          ///< how long at least one request was in flight
-    double limit = 0;          ///< this rank's share of the bytes a second that were measured; 0: not known
-    ByteCount endurance;       ///< its share of the bytes that the maker lets be written (TBW); 0: not known
-    DriveStep step;            ///< its part of RunReport::step_traffic
-    DriveStep predicted_step;  ///< and of RunReport::predicted_step_traffic
+    TimePoint latency_99{};  ///< of 99 % of the requests at most
+    TimePoint busy{};        ///< how long at least one request was in flight
+    double limit = 0;        ///< this rank's share of the bytes a second that were measured; 0: not known
+    ByteCount endurance;     ///< its share of the bytes that the maker lets be written (TBW); 0: not known
+    DriveStep step;          ///< its part of RunReport::step_traffic; 0: not known
+    DriveStep
+        predicted_step;  ///< and of predicted_step_traffic, divided as what drives have moved so far; 0: not known
     /// The bytes a second that were moved in a run of that time, as a part of `limit`; 0: not known.
     [[nodiscard]] double share_of_limit(TimePoint elapsed) const;
     bool operator==(const Drive&) const = default;

@@ -309,6 +309,22 @@ TEST(ModelSimulation, IsRefusedWhereThePlanDoesNotFitTheMachine) {
   }
 }
 
+TEST(ModelSimulation, CountsADeviceThatIsTheHostAsHostMemory) {
+  const Planned made = planned(1);
+  const TrainingRun run{
+      .ranks = 2, .ranks_per_node = 2, .tokens = 100, .device_memory = tiers::DeviceMemory::host};
+  const MemoryPlan plan = plan_memory(made.config, made.model, 2, 2, run.device_memory).value();
+  const ByteCount needed = (plan.host_allocated() + plan.device_budget) * 2;
+  ASSERT_FALSE(plan.device_budget.is_zero());
+  Machine node{.costs = {.disks = {{.rates = {.read = 1e8, .write = 1e8, .mixed = 1e8}}}},
+               .update = 1e12,
+               .memory = needed};
+  node.device = {.flops = 1e15, .memory = 1_MiB};  // of a device that is not used
+  EXPECT_TRUE(simulate_model(made.config, made.model, node, run, 4));
+  node.memory = needed - 1_B;
+  EXPECT_FALSE(simulate_model(made.config, made.model, node, run, 4));
+}
+
 TEST(PlannedStep, UpdatesTilesInMemoryToo) {
   Planned made = planned(1);
   made.config.offload_optimizer.device = OffloadDevice::cpu;
