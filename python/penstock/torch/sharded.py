@@ -310,8 +310,7 @@ class Sharded(torch.nn.Module):
     @_by_one_thread
     def begin_trace(self) -> None:
         """Records from now on how host memory is used, for save_trace() after a step: call both between steps."""
-        self._check_not_updating("begin_trace()")
-        self._check_between_steps("begin_trace()")
+        self._check_no_step("begin_trace()")
         self._engine.finish_update()
         self._engine.begin_trace()
 
@@ -319,8 +318,7 @@ class Sharded(torch.nn.Module):
     def save_trace(self, file: str | os.PathLike, label: str = "") -> None:
         """Ends the recording, after the last step's update, and replaces the file: what "penstock trace diff" and
         "penstock simulate" read. Raises FailedState without begin_trace(), and in a step. After an error of the file a repeated call saves it."""
-        self._check_not_updating("save_trace()")
-        self._check_between_steps("save_trace()")
+        self._check_no_step("save_trace()")
         self._engine.finish_update()
         self._engine.save_trace(file, label)
 
@@ -480,6 +478,13 @@ class Sharded(torch.nn.Module):
         if self._micro_batches > 0:
             refuse("a step is in progress", what, got=f"{self._micro_batches} of {self.gradient_accumulation_steps} micro-batches",
                    advice="call it after step(), or after abandon_step()", kind=FailedState)
+
+    def _check_no_step(self, what: str) -> None:
+        """Not even the forward of one."""
+        self._check_not_updating(what)
+        self._check_between_steps(what)
+        if self._is_in_step:
+            refuse("a step has begun", what, advice="call it after step(), or after abandon_step()", kind=FailedState)
 
     def _take(self, resumed: dict) -> tuple:
         """Goes on as of a commit. Returns its step and the trainer's object."""
