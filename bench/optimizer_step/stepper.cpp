@@ -76,6 +76,14 @@ Result<void> Stepper::open(const StepperOptions& options) {
   config.penstock.host_budget = ByteCount(options.host_mib << 20);
   config.penstock.integrity = options.integrity ? zero::Integrity::checksum : zero::Integrity::off;
   config.penstock.state_format = options.format;
+  constexpr std::uint64_t units_max = 1 << 16;
+  if (options.parameters / options.unit_parameters >= units_max) {
+    return Error::invalid_argument("optimizer_step")
+        .object("--parameters")
+        .reason("they are too many units")
+        .wanted("less than " + std::to_string(units_max) + " times --unit-parameters")
+        .got(options.parameters);
+  }
   zero::ModelLayout& model = model_;
   for (std::uint64_t left = options.parameters; left > 0;) {
     const std::uint64_t count = std::min(left, options.unit_parameters);

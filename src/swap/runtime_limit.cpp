@@ -52,16 +52,17 @@ Least least_of(const RuntimeState& state) {
   return least;
 }
 
-/// `end`: the lower limit in whole units of allocation. `wanted`: what the caller gave, and `other` what the other one
-/// allows.
-Result<void> check_limit(const Least& least, ByteCount end, ByteCount wanted, ByteCount other) {
+/// `end`: the lower limit in whole units of allocation. `wanted`: what the caller gave, and `other` the other limit, if
+/// there is one.
+Result<void> check_limit(const Least& least, ByteCount end, ByteCount wanted,
+                         std::optional<ByteCount> other) {
   if (end >= least.bytes) return ok();
   Error error = Error(ErrorCode::budget_too_small, "Runtime::limit_memory")
                     .reason(least.reason)
                     .wanted(least.bytes)
                     .got(wanted);
-  if (other < wanted) {
-    error = std::move(error).note("limit   " + to_string(other) +
+  if (other && *other < wanted) {
+    error = std::move(error).note("limit   " + to_string(*other) +
                                   " is another one, and the lower one of the two applies");
   }
   if (least.object != nullptr) error = std::move(error).object(*least.object);
@@ -133,7 +134,7 @@ Result<ByteCount> Runtime::limit_memory(Limiter limiter, ByteCount wanted) {
           .reason("an engine of the runtime has parked what has its home in the memory")
           .advice("call unpark() of that engine first");
     }
-    return check_limit(least_of(s), end, wanted, other);
+    return check_limit(least_of(s), end, wanted, other < size ? std::optional(other) : std::nullopt);
   };
   {
     const std::lock_guard lock(s.mutex);

@@ -22,6 +22,9 @@ TEST(OptimizerStep, ComparesChecksumsOnAndOffInTheGivenFormat) {
   }
   EXPECT_EQ(run_program(OPTIMIZER_STEP_PROGRAM, {"--integrity", "perhaps"}).status, 2);
   EXPECT_EQ(run_program(OPTIMIZER_STEP_PROGRAM, {"--unit-parameters", "0"}).status, 2);
+  const auto too_many = run_program(OPTIMIZER_STEP_PROGRAM, {"--parameters", "18446744073709551615"});
+  EXPECT_NE(too_many.status, 0);
+  EXPECT_NE(too_many.err.find("--parameters"), std::string::npos) << too_many.err;
 }
 
 TEST(OptimizerStep, FailsWhereItCannotPrint) {

@@ -198,6 +198,12 @@ TEST_F(SimulateModel, RefusesWhatItCannotUse) {
   const auto bare = run_penstock({"simulate", "--model", "gpt2", "--config", file("config"), "--machine",
                                   file("machine"), "--tokens", "1024"});
   EXPECT_NE(bare.err.find("device.flops"), std::string::npos) << bare.err;
+  std::ofstream(file("node"))
+      << R"({"disk": {"read": "6 GB", "write": "4 GB", "mixed": "5 GB"}, "update": "20 GB",
+      "device": {"flops": 1e14, "memory": "40 GB"}})";
+  const auto larger = run({"--tokens", "1024", "--memory-device", "41 GB"});
+  EXPECT_EQ(larger.status, 2);
+  EXPECT_NE(larger.err.find("the machine's device has less memory"), std::string::npos) << larger.err;
   for (const std::vector<std::string>& arguments :
        {std::vector<std::string>{"simulate", "--machine", file("node")},
         {"simulate", "--machine", file("node"), "--model", "gpt2", "--tokens", "1"},

@@ -56,12 +56,14 @@ GatheredBytes gathered_bytes(const swap::AccessTrace& trace) {
     if (tensor.purpose == Purpose::gradient_shard) {
       bytes.gradients += size;
       if (++reduced % gradients.size() != 0) continue;
+      ++bytes.micro_batches;
       is_backward = false;
       last.reset();
     } else if (tensor.purpose == Purpose::parameter_shard) {
       is_backward = is_backward || (last && order[use.tensor] <= *last);
       last = order[use.tensor];
       (is_backward ? bytes.backward : bytes.forward) += size;
+      if (!is_backward && bytes.micro_batches == 0) bytes.first_forward += size;
     }
   }
   return bytes;
@@ -76,7 +78,8 @@ void set_use(swap::ReplayCosts& costs, const swap::AccessTrace& trace, const Pha
   }
   const GatheredBytes bytes = gathered_bytes(trace);
   const double both = seconds.forward + seconds.backward, shards = bytes.forward + bytes.backward,
-               of_shards = bytes.forward > 0 ? seconds.forward * shards / bytes.forward : 0;
+               first = seconds.forward / static_cast<double>(std::max<std::size_t>(bytes.micro_batches, 1)),
+               of_shards = bytes.first_forward > 0 ? first * shards / bytes.first_forward : 0;
   const double of_gradients = bytes.gradients > 0 ? std::max(0.0, both - of_shards) : 0;
   const auto set = [&](Purpose purpose, double used, double of_them) {
     costs.use[static_cast<std::size_t>(purpose)] = of_them > 0 ? used / of_them : 0;

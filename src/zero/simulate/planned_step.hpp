@@ -3,6 +3,8 @@
 #include "zero/layout/step_trace.hpp"
 #include "zero/simulate/simulation.hpp"
 
+#include <cstddef>
+
 namespace penstock::zero::simulate {
 
 /// The step of a rank as simulate() takes it.
@@ -24,16 +26,18 @@ struct PlannedStep {
 /// Bytes that gathers read from host memory in a step, and gradients that come to it.
 struct GatheredBytes {
   double forward = 0, backward = 0, gradients = 0;
+  double first_forward = 0;       ///< of the first micro-batch: later ones do not read what stays gathered
+  std::size_t micro_batches = 0;  ///< whose gradients are in the trace
 };
-
 [[nodiscard]] GatheredBytes gathered_bytes(const swap::AccessTrace& trace);
 
 /// Seconds of a step's phases of a trainer that waits for nothing: of all micro-batches; the update alone.
 struct PhaseSeconds {
   double forward = 0, backward = 0, update = 0;
 };
-/// Sets the rates with which the uses of the trace take these: those of shards are what the forward takes to read them,
-/// also in the backward, whose rest is that of the gradients. Where the trace has no shard, gradients have all.
+/// Sets the rates with which the uses of the trace take these: that of shards is what the first micro-batch's forward
+/// takes to read them, also in backwards and later forwards, and gradients take the rest. Where the trace has no shard,
+/// gradients have all.
 void set_use(swap::ReplayCosts& costs, const swap::AccessTrace& trace, const PhaseSeconds& seconds);
 
 }  // namespace penstock::zero::simulate

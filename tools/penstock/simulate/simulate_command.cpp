@@ -99,14 +99,22 @@ Result<SimulatedCase> case_of_trace(const SimulateOptions& options) {
   return simulated;
 }
 
-/// Errors: invalid_argument, for a model that is no preset; those of the plans.
-Result<zero::estimate::Recomputation> recomputation_of(const SimulateOptions& options,
+/// Errors: invalid_argument, for a model that is no preset, and for more memory than the device of `node` has; those of
+/// the plans.
+Result<zero::estimate::Recomputation> recomputation_of(const SimulateOptions& options, const Machine& node,
                                                        const zero::Config& config,
                                                        const zero::estimate::NamedModel& model,
                                                        const zero::simulate::TrainingRun& run) {
   PENSTOCK_TRY_ASSIGN(const auto* const shape, zero::estimate::find_shape(options.model, "--memory-device"));
   PENSTOCK_TRY_ASSIGN(const ByteCount memory,
                       parse_size(operation, "--memory-device", options.memory_device));
+  if (!node.device.memory.is_zero() && memory > node.device.memory) {
+    return Error::invalid_argument(operation)
+        .object("--memory-device")
+        .reason("the machine's device has less memory")
+        .wanted("at most " + to_exact_string(node.device.memory))
+        .got(memory);
+  }
   PENSTOCK_TRY_ASSIGN(
       const auto estimate,
       zero::estimate::estimate_plan(
@@ -146,7 +154,7 @@ Result<SimulatedCase> case_of_model(const SimulateOptions& options) {
           options.device_memory == "host" ? tiers::DeviceMemory::host : tiers::DeviceMemory::separate};
   std::string title = fmt::format("{}, one of {} ranks", model.name, ranks);
   if (!options.memory_device.empty()) {
-    PENSTOCK_TRY_ASSIGN(const auto planned, recomputation_of(options, config, model, run));
+    PENSTOCK_TRY_ASSIGN(const auto planned, recomputation_of(options, node, config, model, run));
     run.repeated_forward = planned.repeated();
     title +=
         fmt::format(", {} of {} blocks repeat their forward", planned.blocks - planned.kept, planned.blocks);

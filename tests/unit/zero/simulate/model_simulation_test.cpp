@@ -71,23 +71,37 @@ TEST(PlannedStep, TakesTheSecondsOfItsPhases) {
   }
 }
 
-// Three of four units stay gathered for the backward, whose time is that of one shard's read and of the gradients.
-TEST(PlannedStep, TakesTheForwardsSecondsUntilTheBackward) {
-  const Planned made = planned(1);
-  const auto& trace = made.step.trace;
-  swap::ReplayCosts costs{};
-  set_use(costs, trace, {1, 2.5, 0.5});
-  double forward = 0;
-  std::size_t reads = 0;
-  for (const auto& use : trace.uses) {
-    const auto& tensor = trace.tensors[use.tensor];
-    if (tensor.purpose != Purpose::parameter_shard || is_update(trace, use)) continue;
-    if (++reads > 4) continue;
-    forward += static_cast<double>(tensor.size.value()) /
-               costs.use[static_cast<std::size_t>(Purpose::parameter_shard)];
+// Below stage 3 the shards are read by the first micro-batch only; at stage 3 three of four units stay gathered for the
+// backward, and the fourth for the next micro-batch. The rest of the time is that of the gradients.
+TEST(PlannedStep, TakesTheSecondsOfAForwardUntilTheFirstGradient) {
+  for (const std::uint32_t stage : {2u, 3u}) {
+    for (const std::uint32_t micro_batches : {1u, 3u}) {
+      Planned made = planned(micro_batches);
+      if (stage == 2) {
+        made.config.stage = 2;
+        made.config.offload_param = {};
+        made.plan = plan_memory(made.config, made.model, 2, 2).value();
+        made.step = plan_step(made.config, made.model, made.plan, {.micro_batches = micro_batches}).value();
+      }
+      const auto& trace = made.step.trace;
+      swap::ReplayCosts costs{};
+      set_use(costs, trace, {1.0 * micro_batches, 2.5 * micro_batches, 0.5});
+      const auto taken_by = [&](const swap::AccessTrace::Use& use) {
+        const auto& tensor = trace.tensors[use.tensor];
+        return static_cast<double>(tensor.size.value()) / costs.use[static_cast<std::size_t>(tensor.purpose)];
+      };
+      double forward = 0;
+      std::size_t reads = 0;
+      for (const auto& use : trace.uses) {
+        if (reads == 4) break;
+        if (trace.tensors[use.tensor].purpose != Purpose::parameter_shard) continue;
+        forward += taken_by(use);
+        ++reads;
+      }
+      EXPECT_NEAR(forward, 1, 1e-9) << stage << ", " << micro_batches;
+      EXPECT_NEAR(seconds_of(trace, costs).first, 3.5 * micro_batches, 1e-9);
+    }
   }
-  EXPECT_EQ(reads, 5u) << "one of them in the backward";
-  EXPECT_NEAR(forward, 1, 1e-9);
 }
 
 // 2^20 parameters and 100 tokens: 2^21 * 100 operations in the forward. Gathers bring 2^20 bytes from the other rank,
