@@ -1,7 +1,8 @@
 """The folder that make_bundle.py makes: programs, their shared libraries, and what they read.
 
     bin/             test programs and tools, stripped
-    lib/             their shared libraries, without those of glibc, libstdc++ and CUDA; large ones compressed (NAME.z)
+    lib/             their shared libraries, without those of glibc, libstdc++ and CUDA
+                     large files of both are compressed (NAME.z)
     data/            a configuration and a text for the example
     include/         a header with which the Python module is compiled
     manifest.json    the commit, the names of all of these, and their checksums
@@ -84,18 +85,20 @@ class Bundle:
         self.unpacked = None
 
     def program(self, name):
-        return self.folder / "bin" / name
+        file = self.folder / "bin" / name
+        return file if file.exists() else pathlib.Path(self.unpack()) / name
 
     def data(self, name):
         return self.folder / "data" / name
 
     def unpack(self):
-        """The folder with the libraries that are compressed in the bundle. It exists as long as this object."""
+        """The folder with what is compressed in the bundle. It exists as long as this object."""
         if self.unpacked is None:
-            self.unpacked = tempfile.TemporaryDirectory(prefix="penstock-libraries-")
-            for packed in (self.folder / "lib").glob(f"*{PACKED}"):
-                library = pathlib.Path(self.unpacked.name) / packed.name.removesuffix(PACKED)
-                library.write_bytes(zlib.decompress(packed.read_bytes()))
+            self.unpacked = tempfile.TemporaryDirectory(prefix="penstock-bundle-")
+            for packed in self.folder.glob(f"*/*{PACKED}"):
+                file = pathlib.Path(self.unpacked.name) / packed.name.removesuffix(PACKED)
+                file.write_bytes(zlib.decompress(packed.read_bytes()))
+                file.chmod(0o755)
         return self.unpacked.name
 
     def environment(self):

@@ -64,22 +64,29 @@ def empty_folder(folder):
         (folder / name).mkdir(parents=True)
 
 
+def pack(file):
+    """Compresses a file that is large."""
+    if file.stat().st_size < PACKED_FROM:
+        return
+    file.with_name(file.name + PACKED).write_bytes(zlib.compress(file.read_bytes()))
+    file.unlink()
+
+
 def make(build, folder):
     tests, tools = test_programs(build), [build / tool for tool in TOOLS]
     empty_folder(folder)
     found = {}
     for program in [*tests, *tools]:
-        run("strip", "-o", folder / "bin" / program.name, program)
+        stripped = folder / "bin" / program.name
+        run("strip", "-o", stripped, program)
+        pack(stripped)
         found.update(libraries_of(program))
     loaded = path_of_loaded()
     found |= {LOADED: loaded, **dict(libraries_of(loaded))}
     libraries = {name: path for name, path in sorted(found.items()) if path}
     for name, path in libraries.items():
-        contents = pathlib.Path(path).read_bytes()
-        if len(contents) < PACKED_FROM:
-            (folder / "lib" / name).write_bytes(contents)
-        else:
-            (folder / "lib" / (name + PACKED)).write_bytes(zlib.compress(contents))
+        shutil.copyfile(path, folder / "lib" / name)
+        pack(folder / "lib" / name)
     shutil.copyfile(ROOT / "examples/gpt/ds_config.json", folder / "data/ds_config.json")
     documents = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     (folder / "data/text.txt").write_text("".join(document.read_text() for document in documents))
@@ -103,7 +110,7 @@ def main():
     build, folder = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
     make(build, folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    programs = sorted(path.name for path in (folder / "bin").iterdir())
+    programs = sorted(path.name.removesuffix(PACKED) for path in (folder / "bin").iterdir())
     print(f"{folder} holds {size / 2**20:.1f} MiB: {' '.join(programs)}, "
           f"and {len(list((folder / 'lib').iterdir()))} libraries")
     if size > SIZE_MAX:
