@@ -5,7 +5,6 @@
 
 #if GPT_HAS_CUDA
 #include "gpt/cuda_ops.hpp"
-#include "gpt/cuda_stream_clock.hpp"
 #endif
 
 namespace gpt {
@@ -29,7 +28,6 @@ MakeDevice on_host(const ModelConfig& model) {
     RankDevice made{.accelerator = penstock::zero::make_host_accelerator(budget + size)};
     PENSTOCK_TRY_ASSIGN(const auto scratch, made.accelerator.device->allocate(size));
     PENSTOCK_TRY_ASSIGN(made.ops, make_host_ops({scratch, nullptr}));  // the device keeps it alive
-    made.make_clock = [] { return Result<std::unique_ptr<StreamClock>>(make_host_stream_clock()); };
     return made;
   };
 }
@@ -45,7 +43,6 @@ MakeDevice on_cuda([[maybe_unused]] const ModelConfig& model, [[maybe_unused]] s
     RankDevice made{.accelerator = std::move(accelerator)};
 #if GPT_HAS_CUDA
     PENSTOCK_TRY_ASSIGN(made.ops, make_cuda_ops(cuda_scratch_size(model)));
-    made.make_clock = make_cuda_stream_clock;
 #endif
     return made;
   };

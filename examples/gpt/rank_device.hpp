@@ -3,7 +3,6 @@
 #include "gpt/device_memory.hpp"
 #include "gpt/model_config.hpp"
 #include "gpt/ops.hpp"
-#include "gpt/stream_clock.hpp"
 
 #include <penstock/zero/rank.hpp>
 
@@ -17,8 +16,6 @@ namespace gpt {
 struct RankDevice {
   penstock::zero::Accelerator accelerator;
   std::unique_ptr<Ops> ops;  ///< the model's arithmetic; its scratch is memory of the device
-  /// Creates a clock for the device's streams.
-  std::function<penstock::Result<std::unique_ptr<StreamClock>>()> make_clock;
 };
 
 /// Creates the device of one rank, with `budget` bytes in addition to the scratch of the model's arithmetic.

@@ -106,7 +106,7 @@ Result<void> RankTrainer::open() {
          PENSTOCK_TRY(check_dtype(options_.config, *ops_));
          device_free_at_start_ = made->accelerator.device->free_memory();
          if (options_.timed) {
-           PENSTOCK_TRY_ASSIGN(auto clock, made->make_clock());
+           PENSTOCK_TRY_ASSIGN(auto clock, made->accelerator.device->create_clock());
            timeline_ = std::make_shared<Timeline>(std::move(clock));
            return time_operations(std::move(made->accelerator), timeline_);
          }

@@ -1,6 +1,7 @@
 #include "gpt/timed_device.hpp"
 
-#include <optional>
+#include <penstock/zero/stream_observer.hpp>
+
 #include <utility>
 
 namespace gpt {
@@ -9,108 +10,39 @@ using namespace penstock;  // NOLINT: an example reads better so
 
 namespace {
 
-/// Calls `enqueue`, and makes what it enqueues on the stream a span.
-template <class Enqueue>
-Result<void> timed(Timeline& timeline, StreamHandle stream, const Doing& doing, const Enqueue& enqueue) {
-  timeline.begin(stream);
-  auto done = enqueue();
-  timeline.end(stream, doing);
-  return done;
+Activity activity_of(zero::StreamOperation operation) {
+  switch (operation) {
+    case zero::StreamOperation::copy_to_device: return Activity::copy_to_device;
+    case zero::StreamOperation::copy_to_host: return Activity::copy_to_host;
+    case zero::StreamOperation::copy_on_device: return Activity::copy_on_device;
+    case zero::StreamOperation::cast: return Activity::cast;
+    case zero::StreamOperation::scale: return Activity::scale;
+    case zero::StreamOperation::accumulate: return Activity::accumulate;
+    case zero::StreamOperation::mean: return Activity::mean;
+    case zero::StreamOperation::square_sums: return Activity::square_sums;
+    case zero::StreamOperation::update: break;
+  }
+  return Activity::adam;
 }
 
-class TimedDevice final : public tiers::Device {
+class SpanObserver final : public zero::StreamObserver {
  public:
-  TimedDevice(std::unique_ptr<tiers::Device> device, std::shared_ptr<Timeline> timeline)
-      : device_(std::move(device)), timeline_(std::move(timeline)) {}
+  explicit SpanObserver(std::shared_ptr<Timeline> timeline) : timeline_(std::move(timeline)) {}
 
-  std::string name() const override { return device_->name(); }
-  tiers::DeviceMemory memory() const override { return device_->memory(); }
-  std::optional<int> cuda_ordinal() const override { return device_->cuda_ordinal(); }
-  Result<DeviceSpan> allocate(ByteCount size) override { return device_->allocate(size); }
-  void release(DeviceSpan span) noexcept override { device_->release(span); }
-  ByteCount free_memory() const override { return device_->free_memory(); }
-  Result<std::unique_ptr<tiers::Stream>> create_stream() override { return device_->create_stream(); }
-  Result<std::unique_ptr<tiers::Event>> create_event() override { return device_->create_event(); }
-  bool owns_stream(const tiers::Stream& stream) const override { return device_->owns_stream(stream); }
-  Result<void> access_peer(const tiers::Device& other) override { return device_->access_peer(other); }
-
-  Result<void> copy_to_device(StreamHandle stream, ConstHostSpan from, DeviceSpan to) override {
-    return timed(*timeline_, stream, {.activity = Activity::copy_to_device, .bytes = to.size()},
-                 [&] { return device_->copy_to_device(stream, from, to); });
-  }
-  Result<void> copy_to_host(StreamHandle stream, DeviceSpan from, HostSpan to) override {
-    return timed(*timeline_, stream, {.activity = Activity::copy_to_host, .bytes = from.size()},
-                 [&] { return device_->copy_to_host(stream, from, to); });
-  }
-  Result<void> copy_on_device(StreamHandle stream, DeviceSpan from, DeviceSpan to) override {
-    return timed(*timeline_, stream, {.activity = Activity::copy_on_device, .bytes = to.size()},
-                 [&] { return device_->copy_on_device(stream, from, to); });
-  }
-  Result<void> fill_zero(StreamHandle stream, DeviceSpan span) override {
-    return device_->fill_zero(stream, span);
-  }
-
-  Result<void> pin(HostSpan memory) override { return device_->pin(memory); }
-  void unpin(HostSpan memory) noexcept override { device_->unpin(memory); }
-
- private:
-  const std::unique_ptr<tiers::Device> device_;
-  const std::shared_ptr<Timeline> timeline_;
-};
-
-class TimedCompute final : public Compute {
- public:
-  TimedCompute(std::unique_ptr<Compute> compute, std::shared_ptr<Timeline> timeline)
-      : compute_(std::move(compute)), timeline_(std::move(timeline)) {}
-
-  Result<void> cast(StreamHandle stream, DeviceTensor from, DeviceTensor to) override {
-    return timed(*timeline_, stream,
-                 {.activity = Activity::cast, .bytes = from.bytes.size() + to.bytes.size()},
-                 [&] { return compute_->cast(stream, from, to); });
-  }
-  Result<void> scale(StreamHandle stream, DeviceTensor x, float factor) override {
-    return timed(*timeline_, stream, {.activity = Activity::scale, .bytes = x.bytes.size() * 2},
-                 [&] { return compute_->scale(stream, x, factor); });
-  }
-  Result<void> accumulate(StreamHandle stream, DeviceTensor x, DeviceTensor sum) override {
-    return timed(*timeline_, stream,
-                 {.activity = Activity::accumulate, .bytes = x.bytes.size() + sum.bytes.size() * 2},
-                 [&] { return compute_->accumulate(stream, x, sum); });
-  }
-  Result<void> mean(StreamHandle stream, std::span<const DeviceTensor> x, DeviceTensor out) override {
-    ByteCount bytes = out.bytes.size();
-    for (const DeviceTensor& one : x) bytes += one.bytes.size();
-    return timed(*timeline_, stream, {.activity = Activity::mean, .bytes = bytes},
-                 [&] { return compute_->mean(stream, x, out); });
-  }
-  Result<void> square_sums(StreamHandle stream, DeviceTensor x, DeviceSpan partials) override {
-    return timed(*timeline_, stream, {.activity = Activity::square_sums, .bytes = x.bytes.size()},
-                 [&] { return compute_->square_sums(stream, x, partials); });
+  void begin(StreamHandle stream, zero::StreamOperation) override { timeline_->begin(stream); }
+  void end(StreamHandle stream, zero::StreamOperation operation, ByteCount bytes) override {
+    timeline_->end(stream, {.activity = activity_of(operation), .bytes = bytes});
   }
 
  private:
-  const std::unique_ptr<Compute> compute_;
   const std::shared_ptr<Timeline> timeline_;
 };
 
-class TimedAdam final : public cpu_adam::DeviceAdam {
- public:
-  TimedAdam(std::unique_ptr<cpu_adam::DeviceAdam> adam, std::shared_ptr<Timeline> timeline)
-      : adam_(std::move(adam)), timeline_(std::move(timeline)) {}
-
-  Result<void> step(StreamHandle stream, const cpu_adam::AdamConfig& config, std::uint64_t step,
-                    float gradient_factor, const cpu_adam::DeviceAdamTile& tile) override {
-    const std::uint64_t parameter_uses = cpu_adam::shares_parameter(tile.format) ? 2 : 1;
-    const ByteCount bytes =
-        tile.state.size() * 2 + tile.gradient.bytes.size() + tile.parameter.bytes.size() * parameter_uses;
-    return timed(*timeline_, stream, {.activity = Activity::adam, .bytes = bytes},
-                 [&] { return adam_->step(stream, config, step, gradient_factor, tile); });
-  }
-
- private:
-  const std::unique_ptr<cpu_adam::DeviceAdam> adam_;
-  const std::shared_ptr<Timeline> timeline_;
-};
+template <class Part>
+Result<std::unique_ptr<Part>> observed(std::unique_ptr<Part> part,
+                                       std::shared_ptr<zero::StreamObserver> observer) {
+  return zero::observe(std::shared_ptr<Part>(std::move(part)), std::move(observer));
+}
 
 class TimedEngine final : public tiers::IoEngine {
  public:
@@ -157,11 +89,14 @@ class TimedEngine final : public tiers::IoEngine {
 
 }  // namespace
 
-zero::Accelerator time_operations(zero::Accelerator accelerator, std::shared_ptr<Timeline> timeline) {
-  zero::Accelerator timed{
-      .device = std::make_unique<TimedDevice>(std::move(accelerator.device), timeline),
-      .compute = std::make_unique<TimedCompute>(std::move(accelerator.compute), timeline)};
-  if (accelerator.adam) timed.adam = std::make_unique<TimedAdam>(std::move(accelerator.adam), timeline);
+Result<zero::Accelerator> time_operations(zero::Accelerator accelerator, std::shared_ptr<Timeline> timeline) {
+  const auto observer = std::make_shared<SpanObserver>(std::move(timeline));
+  zero::Accelerator timed;
+  PENSTOCK_TRY_ASSIGN(timed.device, observed(std::move(accelerator.device), observer));
+  PENSTOCK_TRY_ASSIGN(timed.compute, observed(std::move(accelerator.compute), observer));
+  if (accelerator.adam) {
+    PENSTOCK_TRY_ASSIGN(timed.adam, observed(std::move(accelerator.adam), observer));
+  }
   return timed;
 }
 

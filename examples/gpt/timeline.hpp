@@ -1,8 +1,7 @@
 #pragma once
 
-#include "gpt/stream_clock.hpp"
-
 #include <penstock/base/units.hpp>
+#include <penstock/tiers/device/stream_clock.hpp>
 
 #include <cstdint>
 #include <deque>
@@ -50,7 +49,7 @@ struct Span {
 /// What the streams and disks of one rank do, and when. Safe from any thread; nothing blocks.
 class Timeline {
  public:
-  explicit Timeline(std::unique_ptr<StreamClock> clock) : clock_(std::move(clock)) {}
+  explicit Timeline(std::unique_ptr<penstock::tiers::StreamClock> clock) : clock_(std::move(clock)) {}
 
   /// Names the stream's track, which is otherwise called by its number.
   void name_stream(penstock::StreamHandle stream, std::string name);
@@ -72,7 +71,7 @@ class Timeline {
 
  private:
   struct Point {
-    StreamClock::Mark mark = 0;
+    penstock::tiers::StreamClock::Mark mark = 0;
     bool ends_span = false;
     Doing did;
   };
@@ -84,7 +83,7 @@ class Timeline {
   Stream& stream(penstock::StreamHandle handle);
 
   mutable std::mutex mutex_;
-  std::unique_ptr<StreamClock> clock_;
+  std::unique_ptr<penstock::tiers::StreamClock> clock_;
   std::map<void*, Stream> streams_;  // by their native handles
   std::vector<std::string> tracks_;
   std::vector<Span> ended_;

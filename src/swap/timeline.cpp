@@ -20,6 +20,7 @@ namespace penstock::swap {
 namespace {
 
 constexpr std::size_t much = 64 << 10;
+constexpr std::uint32_t first_of_tensors = 1'000'000;  // the number of a process
 
 std::string json_string(std::string_view text) {
   std::string json = "\"";
@@ -89,10 +90,11 @@ int Timeline::begin() {
 
 Timeline::Timeline(std::filesystem::path path, File file, std::uint32_t process, ByteCount size_max)
     : path_(std::move(path)),
-      process_(std::to_string(process)),
       size_max_(size_max.value()),
-      file_(std::move(file)) {
-  describe("process_name", 0, "\"name\": \"rank " + process_ + "\"");
+      file_(std::move(file)),
+      tracks_{std::to_string(process)},
+      tensors_{std::to_string(std::uint64_t{process} + first_of_tensors)} {
+  describe("process_name", tracks_, 0, "rank " + tracks_.number);
 }
 
 Timeline::~Timeline() {
@@ -134,25 +136,28 @@ void Timeline::unlock(int descriptor) const {
   if (::getpid() == owner_) (void)::flock(descriptor, LOCK_UN);
 }
 
-std::uint32_t Timeline::row_of(std::string_view track, TimePoint begin, TimePoint end) {
-  auto found = rows_.find(track);
-  if (found == rows_.end()) found = rows_.emplace(std::string(track), std::vector<Row>()).first;
+std::uint32_t Timeline::row_of(Process& process, const Event& event) {
+  auto found = process.rows.find(event.track);
+  if (found == process.rows.end())
+    found = process.rows.emplace(std::string(event.track), std::vector<Row>()).first;
   std::vector<Row>& rows = found->second;
-  const auto free = std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return row.end <= begin; });
+  const auto free =
+      std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return row.end <= event.begin; });
   if (free != rows.end()) {
-    free->end = end;
+    free->end = event.end;
     return free->number;
   }
-  rows.push_back({row_count_++, end});
-  std::string name(track);
+  rows.push_back({row_count_++, event.end});
+  std::string name(event.track);
   if (rows.size() > 1) name += ' ' + std::to_string(rows.size());
-  describe("thread_name", rows.back().number, "\"name\": " + json_string(name));
+  describe("thread_name", process, rows.back().number, name);
   return rows.back().number;
 }
 
-void Timeline::describe(const char* what, std::uint32_t row, const std::string& arguments) {
-  append("{\"name\": \"" + std::string(what) + "\", \"ph\": \"M\", \"pid\": " + process_ +
-         ", \"tid\": " + std::to_string(row) + ", \"args\": {" + arguments + "}}");
+void Timeline::describe(const char* what, const Process& process, std::uint32_t row,
+                        const std::string& name) {
+  append("{\"name\": \"" + std::string(what) + "\", \"ph\": \"M\", \"pid\": " + process.number +
+         ", \"tid\": " + std::to_string(row) + ", \"args\": {\"name\": " + json_string(name) + "}}");
 }
 
 void Timeline::append(const std::string& event) {
@@ -164,12 +169,29 @@ void Timeline::append(const std::string& event) {
 void Timeline::add(std::string_view track, std::string_view name, TimePoint begin, TimePoint end,
                    ByteCount bytes) {
   const std::lock_guard lock(mutex_);
+  add(tracks_, {.track = track, .name = name, .category = track, .begin = begin, .end = end, .bytes = bytes});
+}
+
+void Timeline::add_of_tensor(std::string_view track, std::string_view tensor, TimePoint begin,
+                             ByteCount bytes) {
+  const TimePoint end = Clock::steady().now();
+  const std::lock_guard lock(mutex_);
+  add(tracks_,
+      {.track = track, .name = tensor, .category = track, .begin = begin, .end = end, .bytes = bytes});
+  if (tensors_.rows.empty() && !ended_)
+    describe("process_name", tensors_, 0, "tensors of rank " + tracks_.number);
+  add(tensors_,
+      {.track = tensor, .name = track, .category = "tensor", .begin = begin, .end = end, .bytes = bytes});
+}
+
+void Timeline::add(Process& process, const Event& added) {
   if (ended_) return;
-  std::string event = "{\"name\": " + json_string(name) + ", \"cat\": " + json_string(track) +
-                      ", \"ph\": \"X\", \"ts\": " + microseconds(begin) +
-                      ", \"dur\": " + microseconds(end - begin) + ", \"pid\": " + process_ +
-                      ", \"tid\": " + std::to_string(row_of(track, begin, end));
-  if (!bytes.is_zero()) event += ", \"args\": {\"bytes\": " + std::to_string(bytes.value()) + "}";
+  const std::uint32_t row = row_of(process, added);
+  std::string event = "{\"name\": " + json_string(added.name) + ", \"cat\": " + json_string(added.category) +
+                      ", \"ph\": \"X\", \"ts\": " + microseconds(added.begin) +
+                      ", \"dur\": " + microseconds(added.end - added.begin) + ", \"pid\": " + process.number +
+                      ", \"tid\": " + std::to_string(row);
+  if (!added.bytes.is_zero()) event += ", \"args\": {\"bytes\": " + std::to_string(added.bytes.value()) + "}";
   append(event + "}");
   if (size_ < size_max_) return;
   ended_ = true;

@@ -20,7 +20,8 @@ namespace penstock::swap {
 
 /// What one rank moves, updates and waits for, and when, in a file that Perfetto opens: a JSON array of complete events
 /// (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU). A file whose process was killed
-/// lacks only the array's end, which Perfetto does not need.
+/// lacks only the array's end, which Perfetto does not need. The rank is a process in it, with rows for each track. A
+/// second process, whose number is 1,000,000 higher, has rows for each tensor.
 ///
 /// Safe from any thread. Only flush(), end() and the destructor call the system.
 class Timeline {
@@ -41,6 +42,8 @@ class Timeline {
   }
   void add(std::string_view track, std::string_view name, TimePoint begin, TimePoint end,
            ByteCount bytes = {});
+  /// The same of a tensor, or a tile of a state: it is in the tensor's row too.
+  void add_of_tensor(std::string_view track, std::string_view tensor, TimePoint begin, ByteCount bytes = {});
   /// Writes what was added, if that is much or `age` old. Called now and then, without a lock.
   void flush(std::chrono::seconds age = std::chrono::seconds(1));
   /// Why nothing is written any more, once; else empty.
@@ -56,12 +59,27 @@ class Timeline {
   using File = std::unique_ptr<std::FILE, Close>;
   Timeline(std::filesystem::path path, File file, std::uint32_t process, ByteCount size_max);
 
-  /// A row whose last event has ended by `begin`. With the lock held.
-  [[nodiscard]] std::uint32_t row_of(std::string_view track, TimePoint begin, TimePoint end);
+  struct Row {
+    std::uint32_t number;
+    TimePoint end;
+  };
+  struct Process {
+    std::string number;
+    std::map<std::string, std::vector<Row>, std::less<>> rows = {};  // by track
+  };
+  struct Event {
+    std::string_view track, name, category;
+    TimePoint begin, end;
+    ByteCount bytes;
+  };
+  // With the lock held.
+  void add(Process& process, const Event& event);
+  /// A row whose last event has ended by the begin of this one.
+  [[nodiscard]] std::uint32_t row_of(Process& process, const Event& event);
   void append(const std::string& event);
   void unlock(int descriptor) const;
-  /// An event that describes a row, or the process.
-  void describe(const char* what, std::uint32_t row, const std::string& arguments);
+  /// An event that describes a row, or a process.
+  void describe(const char* what, const Process& process, std::uint32_t row, const std::string& name);
   /// Whole events. Of those that cannot be written none stays in the file, which then has its end.
   void write(const std::string& text);
   [[nodiscard]] int begin();
@@ -69,7 +87,6 @@ class Timeline {
   [[nodiscard]] std::string cannot_be_written(int cause) const;
 
   const std::filesystem::path path_;
-  const std::string process_;  // its number
   const std::uint64_t size_max_;
   const pid_t owner_ = ::getpid();
   std::mutex file_mutex_;  // taken before `mutex_`
@@ -78,11 +95,7 @@ class Timeline {
   std::uint64_t written_ = 0;  // bytes
 
   std::mutex mutex_;
-  struct Row {
-    std::uint32_t number;
-    TimePoint end;
-  };
-  std::map<std::string, std::vector<Row>, std::less<>> rows_;  // by track
+  Process tracks_, tensors_;
   std::uint32_t row_count_ = 0;
   std::string pending_ = "[";
   std::uint64_t size_ = 0;

@@ -27,8 +27,11 @@ def timeline() -> list:
     """The same, as a library's timeline: the steps end with step()."""
     parts = {"forward a<b": ("forward", "trainer"), "backward a<b": ("backward", "trainer"), "wait for step": ("step", "trainer"),
              "read 1 MiB": ("a<b", "reads of path 0")}
-    return [event | dict(zip(("name", "cat"), parts[event["name"]])) if event["ph"] == "X" else event
-            for event in trace()["traceEvents"]]
+    of_tracks = [event | dict(zip(("name", "cat"), parts[event["name"]])) if event["ph"] == "X" else event
+                 for event in trace()["traceEvents"]]
+    of_tensors = [{"name": "thread_name", "ph": "M", "pid": 1000000, "tid": 2, "args": {"name": "left out"}},
+                  span("reads of path 0", "tensor", 1, 0.25, 2) | {"pid": 1000000}]
+    return of_tracks + of_tensors
 
 
 def main() -> None:
@@ -51,14 +54,16 @@ def main() -> None:
         assert run("--step", "2").returncode == 0
         svg = drawn.read_text(encoding="utf-8")
         assert svg.count("forward, 500.00 ms") == 2 and "1000 ms, step 3" in svg and svg.count("a&lt;b, 250.00 ms") == 2, svg
-        assert "disk reads and writes" in svg, svg
+        assert "disk reads and writes" in svg and "left out" not in svg, svg
         drawn.unlink()
         text = given.read_text(encoding="utf-8")
         given.write_text(text[:text.rindex("{") + 9], encoding="utf-8")  # of a run that was killed: the last event is cut
         assert run("--step", "2").returncode == 0 and drawn.exists()
-        given.write_text("no timeline", encoding="utf-8")
-        refused = run()
-        assert refused.returncode == 1 and "error: this is no timeline" in refused.stderr, refused
+        for other in ("no timeline", "5", "[5]", "{}", '[{"ph": "X"}]', '[{"ph": "M", "name": "a", "pid": "x", "tid": 1}]'):
+            given.write_text(other, encoding="utf-8")
+            refused = run()
+            assert refused.returncode == 1 and "error: this is no timeline" in refused.stderr, refused
+        assert run("--steps", "0").returncode == 2
 
 
 if __name__ == "__main__":

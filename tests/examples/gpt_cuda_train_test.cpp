@@ -1,7 +1,6 @@
 // The demonstration's training on a CUDA device, on a fake CUDA runtime whose streams run in an order that a seed
 // chooses.
 #include "fake_cuda/fake_cuda.hpp"
-#include "gpt/cuda_stream_clock.hpp"
 #include "gpt/rank_device.hpp"
 #include "gpt/rank_threads.hpp"
 #include "gpt/rank_trainer.hpp"
@@ -14,7 +13,6 @@
 #include <algorithm>
 #include <fstream>
 #include <functional>
-#include <future>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -320,27 +318,6 @@ TEST_F(GptOnCuda, ShowsTheKernelsOfTheLibraryInTheRowsOfTheirStreams) {
   EXPECT_EQ(means, flats * steps * 2);
 }
 
-TEST_F(GptOnCuda, ReadsATimeOnceItsStreamHasPassedTheMark) {
-  const auto clock = make_cuda_stream_clock().value();
-  cudaStream_t stream = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-  const auto handle = StreamHandle::from_native(stream);
-  std::promise<void> open;
-  const StreamClock::Mark before = clock->mark(handle);
-  ASSERT_EQ(fake_cuda::enqueue(stream, [&] { open.get_future().wait(); }), cudaSuccess);
-  const StreamClock::Mark after = clock->mark(handle);
-
-  EXPECT_FALSE(clock->passed(after));
-  open.set_value();
-  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
-
-  ASSERT_TRUE(clock->passed(before) && clock->passed(after));
-  EXPECT_LE(*clock->passed(before), *clock->passed(after));
-  EXPECT_TRUE(clock->status());
-  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
-  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
-}
-
 TEST_F(GptOnCuda, ReportsAClockThatCannotBeMade) {
   timed_ = true;
   fake_cuda::fail_call("cudaEventSynchronize", 1, cudaErrorUnknown);
@@ -348,7 +325,8 @@ TEST_F(GptOnCuda, ReportsAClockThatCannotBeMade) {
   const Outcome outcome = train(/*ranks=*/1, OffloadDevice::none);
 
   ASSERT_TRUE(outcome.error);
-  EXPECT_NE(outcome.error->message().find("StreamClock"), std::string::npos) << outcome.error->message();
+  EXPECT_NE(outcome.error->message().find("Device::create_clock"), std::string::npos)
+      << outcome.error->message();
 }
 
 TEST_F(GptOnCuda, ReportsAKernelThatFaults) {

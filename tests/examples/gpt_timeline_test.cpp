@@ -1,6 +1,7 @@
 #include "gpt/timeline.hpp"
 
 #include "gpt/trace_report.hpp"
+#include "kit/manual_stream_clock.hpp"
 #include "kit/run_program.hpp"
 #include "kit/scratch_directory.hpp"
 
@@ -15,36 +16,15 @@ namespace {
 using penstock::ByteCount;
 using penstock::StreamHandle;
 using penstock::TimePoint;
-
-/// A clock whose streams pass marks when the test says so.
-class ManualClock final : public StreamClock {
- public:
-  Mark mark(StreamHandle) override {
-    open_.insert(next_);
-    return next_++;
-  }
-  std::optional<TimePoint> passed(Mark mark) override {
-    return mark < passed_ ? std::optional(TimePoint(100 * mark)) : std::nullopt;
-  }
-  void release(Mark mark) override { EXPECT_EQ(open_.erase(mark), 1u); }
-  penstock::Result<void> status() const override { return penstock::ok(); }
-
-  /// The streams pass the first `count` marks, each 100 ns after the one before.
-  void pass(Mark count) { passed_ = count; }
-  std::size_t open() const { return open_.size(); }
-
- private:
-  Mark next_ = 0, passed_ = 0;
-  std::set<Mark> open_;
-};
+using penstock::test::ManualStreamClock;
 
 class TimelineTest : public testing::Test {
  protected:
   StreamHandle compute() { return StreamHandle::from_native(&compute_); }
   StreamHandle copies() { return StreamHandle::from_native(&copies_); }
 
-  ManualClock* clock_ = new ManualClock;
-  Timeline timeline_{std::unique_ptr<StreamClock>(clock_)};
+  ManualStreamClock* clock_ = new ManualStreamClock;
+  Timeline timeline_{std::unique_ptr<penstock::tiers::StreamClock>(clock_)};
 
  private:
   int compute_ = 0, copies_ = 0;
@@ -68,7 +48,8 @@ TEST_F(TimelineTest, GivesTheSpansOfAStreamOnceItHasPassedThem) {
   EXPECT_EQ(second[0].begin, first[0].end);
   EXPECT_EQ(second[0].end, TimePoint(200));
   EXPECT_TRUE(timeline_.take().empty());
-  EXPECT_EQ(clock_->open(), 0u);
+  timeline_.begin(compute());
+  EXPECT_EQ(clock_->numbers(), 3u) << "the marks are used again";
 }
 
 TEST_F(TimelineTest, LeavesOutWhatIsBetweenAnEndAndTheNextBegin) {

@@ -51,6 +51,9 @@ class CountingDevice : public tiers::Device {
     PENSTOCK_TRY_ASSIGN(auto event, device_->create_event());
     return std::make_unique<CountingEvent>(calls_, std::move(event));
   }
+  [[nodiscard]] Result<std::unique_ptr<tiers::StreamClock>> create_clock() override {
+    return device_->create_clock();
+  }
   [[nodiscard]] bool owns_stream(const tiers::Stream& stream) const override {
     const auto* const counting = dynamic_cast<const CountingStream*>(&stream);
     return counting != nullptr && device_->owns_stream(counting->counted());

@@ -158,6 +158,7 @@ WITHOUT_BAD_ARGUMENTS = {
     "Error::reason": ANY_VALUE, "Error::where": ANY_VALUE, "Error::advice": ANY_VALUE, "Error::note": ANY_VALUE,
     "StreamHandle::of": ANY_VALUE, "optimizer_of": ANY_VALUE,
     "BlockObserver::before_update": CALLED_BY_LIBRARY, "BlockObserver::after_update": CALLED_BY_LIBRARY,
+    "StreamObserver::begin": CALLED_BY_LIBRARY, "StreamObserver::end": CALLED_BY_LIBRARY,
 }
 
 

@@ -77,8 +77,8 @@ void HostMoves::end(TensorId tensor, const char* what) {
   if (options_.timeline == nullptr) return;
   const Transfer& transfer = node.mapped();
   const auto& description = store_.description(tensor);
-  options_.timeline->add(what + std::to_string(transfer.path), description.name, transfer.begun,
-                         description.size);
+  options_.timeline->add_of_tensor(what + std::to_string(transfer.path), description.name, transfer.begun,
+                                   description.size);
 }
 
 void HostMoves::start(Move move) {

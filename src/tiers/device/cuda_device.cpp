@@ -2,6 +2,7 @@
 
 #include "base/cuda/calls.hpp"
 #include "tiers/device/cuda_staging.hpp"
+#include "tiers/device/cuda_stream_clock.hpp"
 
 #include <cuda_runtime_api.h>
 
@@ -130,6 +131,7 @@ class CudaDevice final : public Device {
     PENSTOCK_TRY_ASSIGN(auto event, create_event_of(device_));
     return event;
   }
+  Result<std::unique_ptr<StreamClock>> create_clock() override { return make_cuda_stream_clock(device_); }
   bool owns_stream(const Stream& stream) const override {
     const auto* const cuda = dynamic_cast<const CudaStream*>(&stream);
     return cuda != nullptr && cuda->device() == device_;

@@ -1,6 +1,7 @@
 #include <penstock/tiers/device/host_device.hpp>
 
 #include "tiers/device/host_stream.hpp"
+#include "tiers/device/host_stream_clock.hpp"
 #include "tiers/memory/host_pages.hpp"
 
 #include <penstock/tiers/memory/memory_limits.hpp>
@@ -116,6 +117,9 @@ Result<std::unique_ptr<Stream>> HostDevice::create_stream() {
 }
 Result<std::unique_ptr<Event>> HostDevice::create_event() {
   return make_host_event();
+}
+Result<std::unique_ptr<StreamClock>> HostDevice::create_clock() {
+  return make_host_stream_clock();
 }
 bool HostDevice::owns_stream(const Stream& stream) const {
   const auto* const host = dynamic_cast<const HostStream*>(&stream);

@@ -70,12 +70,14 @@ class GatherHop final : public CollectiveHop {
       case Phase::order:
         if (!is_head()) return HopState::pending;
         PENSTOCK_TRY(context_.communication.wait(*in_slot_));
+        begin_on_stream("gather ", target_.name);
         PENSTOCK_TRY(communicator_.start_all_gather(context_.communication, target_.flat, target_.signature));
         phase_ = Phase::gather;
         [[fallthrough]];
       case Phase::gather: {
         PENSTOCK_TRY_ASSIGN(auto gathered, communicator_.poll());
         if (!gathered) return HopState::pending;
+        end_on_stream("gather ", target_.name, target_.flat.size());
         PENSTOCK_TRY(context_.communication.record(*target_.gathered));
         pop();
         phase_ = Phase::finish;
@@ -148,12 +150,16 @@ class ReduceScatterHop final : public CollectiveHop {
     if (!bucket_->started) {
       for (const tiers::Event* const written : bucket_->written)
         PENSTOCK_TRY(context_.communication.wait(*written));
+      begin_on_stream("reduce ", bucket_->names);
       PENSTOCK_TRY(communicator_.start_reduce_scatter(context_.communication, bucket_->flats,
                                                       context_.reduction, bucket_->signature));
       bucket_->started = true;
     }
     PENSTOCK_TRY_ASSIGN(auto summed, communicator_.poll());
     if (!summed) return HopState::pending;
+    ByteCount bytes;
+    for (const DeviceTensor& flat : bucket_->flats) bytes += flat.bytes.size();
+    end_on_stream("reduce ", bucket_->names, bytes);
     for (tiers::Event* const reduced : bucket_->reduced)
       PENSTOCK_TRY(context_.communication.record(*reduced));
     pop();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "swap/stream_tracks.hpp"
 #include "swap/transfer/transfer_engine.hpp"
 #include "tiers/device/event_pool.hpp"
 #include "tiers/device/stream_progress.hpp"
@@ -30,6 +31,7 @@ struct CollectiveContext {
   tiers::Stream& communication;
   tiers::EventPool& events;
   tiers::StreamProgress& copied_in;  ///< of copy_in; used by the mover
+  swap::StreamTracks* tracks;        ///< null: what the streams do is not written
   Reduction reduction = Reduction::exact;
 };
 
@@ -76,6 +78,15 @@ class CollectiveHop : public OrderedHop {
   void pop() {
     order_.pop();
     completed_ = true;
+  }
+
+  /// Around what the collective does on its stream, for the timeline. `names`: of its flats.
+  void begin_on_stream(const char* what, const std::string& names) {
+    if (context_.tracks != nullptr) context_.tracks->begin(context_.communication.handle(), what + names);
+  }
+  void end_on_stream(const char* what, const std::string& names, ByteCount bytes) {
+    if (context_.tracks != nullptr)
+      context_.tracks->end(context_.communication.handle(), what + names, bytes);
   }
 
   CollectiveContext context_;

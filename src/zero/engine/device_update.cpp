@@ -152,7 +152,7 @@ class DeviceUpdate::Hop final : public TileHop {
 };
 
 Result<void> DeviceUpdate::open(const MemoryPlan& plan, DeviceSpan memory, HostSpan results, HostSpan piece) {
-  PENSTOCK_TRY_ASSIGN(context_.update_stream, context_.device.create_stream());
+  PENSTOCK_TRY_ASSIGN(context_.update_stream, context_.create_stream("stream of updates"));
   ElementCount longest;
   for (const FlatState& flat : context_.flats) {
     for (const TileState& tile : flat.tiles) longest = std::max(longest, tile.range.count);

@@ -38,9 +38,9 @@ Result<Reduction> choose_reduction(const Config& config, const Communicator& com
 
 Result<void> EngineContext::open(const DeviceSizes& sizes) {
   PENSTOCK_TRY_ASSIGN(reduction, choose_reduction(config, communicator));
-  for (auto* stream : {&copy_in, &copy_out, &communication}) {
-    PENSTOCK_TRY_ASSIGN(*stream, device.create_stream());
-  }
+  PENSTOCK_TRY_ASSIGN(copy_in, create_stream("stream of copies to the device"));
+  PENSTOCK_TRY_ASSIGN(copy_out, create_stream("stream of copies to host memory"));
+  PENSTOCK_TRY_ASSIGN(communication, create_stream("stream of collectives"));
   if (auto arena = communicator.arena(); arena && arena->size() >= sizes.flats) {
     flats_region.adopt(std::move(arena));
   } else {
@@ -61,6 +61,12 @@ Result<void> EngineContext::open(const DeviceSizes& sizes) {
   return events.reserve(fences_at_a_time(flats.size(), model.checkpoints.count));
 }
 
+Result<std::unique_ptr<tiers::Stream>> EngineContext::create_stream(const char* track) {
+  PENSTOCK_TRY_ASSIGN(auto stream, device.create_stream());
+  if (tracks != nullptr) tracks->name(stream->handle(), track);
+  return stream;
+}
+
 void EngineContext::release_device_memory() noexcept {
   for (DeviceRegion* const region : regions()) region->release();
 }
@@ -75,6 +81,7 @@ CollectiveContext EngineContext::collectives() {
           .communication = *communication,
           .events = events,
           .copied_in = copied_in,
+          .tracks = tracks,
           .reduction = reduction};
 }
 
@@ -247,7 +254,7 @@ void EngineContext::start(swap::Move move, MoveProgress& progress, const MoveNam
       if (state == swap::HopState::done) {
         std::string object(name.object);
         if (name.number) object += std::to_string(*name.number);
-        timeline->add(name.track, object, began);
+        timeline->add_of_tensor(name.track, object, began);
       }
       progress.report(state, result);
     };

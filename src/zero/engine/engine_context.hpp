@@ -1,6 +1,7 @@
 #pragma once
 
 #include "swap/runtime_internals.hpp"
+#include "swap/stream_tracks.hpp"
 #include "zero/comm/collective_hops.hpp"
 #include "zero/comm/hop_order.hpp"
 #include "zero/engine/device_region.hpp"
@@ -55,6 +56,8 @@ struct EngineContext {
   /// Creates streams, events and device memory. Errors: unsupported, for a reduction that the communicator does not
   /// have; those of the device.
   Result<void> open(const DeviceSizes& sizes);
+  /// A stream, whose track in a timeline has this name. Errors: those of the device.
+  [[nodiscard]] Result<std::unique_ptr<tiers::Stream>> create_stream(const char* track);
   /// Precondition: no operation uses it.
   void release_device_memory() noexcept;
   [[nodiscard]] CollectiveContext collectives();
@@ -127,6 +130,7 @@ struct EngineContext {
   const TimePoint device_deadline;
   const ShardLayout shards;
   std::uint64_t completed_steps = 0;
+  swap::StreamTracks* tracks = nullptr;  ///< what streams do; null: it is not written
 
   bool shares_memory = false;  ///< see MemoryPlan
   Reduction reduction = Reduction::exact;

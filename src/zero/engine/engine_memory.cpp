@@ -69,7 +69,8 @@ Result<void> EngineState::open_checkpoints() {
   const MemoryPlan::Checkpoints& plan = options_.plan.checkpoints;
   std::vector<tiers::TensorId> tensors;
   if (plan.leave_device()) {
-    PENSTOCK_TRY_ASSIGN(context_.checkpoint_in, context_.device.create_stream());
+    PENSTOCK_TRY_ASSIGN(context_.checkpoint_in,
+                        context_.create_stream("stream of checkpoints to the device"));
   }
   for (std::uint32_t i = 0; plan.leave_device() && i < plan.count; ++i) {
     const bool on_disk = i < plan.count - plan.in_host;

@@ -23,12 +23,14 @@ TimePoint waited(const swap::Runtime& runtime) {
 
 EngineState::EngineState(Options options)
     : options_(std::move(options)),
-      context_(*options_.runtime, *options_.device, *options_.compute, *options_.communicator,
+      timed_(swap::RuntimeInternals(*options_.runtime).timeline(), *options_.device, *options_.compute,
+             options_.adam),
+      context_(*options_.runtime, timed_.device(), timed_.compute(), *options_.communicator,
                *options_.workers, options_.config, options_.model, options_.device_deadline),
       gathers_(context_),
       gradients_(context_),
-      caller_gradients_(context_, *options_.compute),
-      device_update_(context_, options_.adam),
+      caller_gradients_(context_, timed_.compute()),
+      device_update_(context_, timed_.adam()),
       custom_update_(options_.update, options_.model, options_.communicator->rank()),
       muon_update_(options_.model, options_.communicator->rank()),
       optimizer_({.runtime = options_.runtime,
@@ -55,6 +57,7 @@ EngineState::EngineState(Options options)
       wear_(options_.config.penstock),
       communicator_scratch_(*options_.device, options_.runtime->ledger()) {
   context_.shares_memory = options_.plan.shares_memory;
+  context_.tracks = timed_.tracks();
 }
 
 EngineState::~EngineState() {
@@ -90,7 +93,7 @@ EngineState::~EngineState() {
   for (const tiers::TensorId tensor : tensors_) (void)runtime.remove(tensor);
   if (hangs) return;
   context_.release_device_memory();
-  if (pinned_) internals.unpin(context_.device);
+  if (pinned_) internals.unpin(*options_.device);
   if (joined_) internals.remove_user(options_.engine_number);
 }
 
@@ -116,7 +119,7 @@ Result<void> EngineState::open() {
                              .gradients = *device_budget_},
       unit_order(units, config.gradient_accumulation_steps));
   if (config.pins_host_memory()) {
-    const auto pinned = context_.internals.pin(context_.device);
+    const auto pinned = context_.internals.pin(*options_.device);
     pinned_ = pinned.has_value();
     if (!pinned_) add_note("host memory is not pinned for the device: " + pinned.error().message());
   }
@@ -125,12 +128,14 @@ Result<void> EngineState::open() {
     commits_.emplace(context_, *options_.directory, options_.plan, options_.engine_number);
     PENSTOCK_TRY(commits_->open());
   }
+  add_note(timed_.note());
   if (asks_device_to_update(config) && !options_.plan.device_squares)
     add_note("the CPU updates all tiles: the rank has no other device, which could keep or update some");
   return update_.open();
 }
 
 void EngineState::add_note(std::string note) {
+  if (note.empty()) return;
   if (!notes.empty()) notes += "; ";
   notes += note;
 }
@@ -220,11 +225,23 @@ Result<std::vector<DeviceTensor>> EngineState::acquire(std::uint32_t unit, tiers
   shard_reads_.acquire(unit);
   PENSTOCK_TRY(residency_->acquire(unit, *this));
   auto views = gathers_.views(unit, stream);
-  if (views) residency_->lease(unit);
+  if (!views) return views;
+  residency_->lease(unit);
+  begin_on_stream(stream, "parameters of ", unit);
   return views;
 }
 
+void EngineState::begin_on_stream(tiers::Stream& stream, const char* use, std::uint32_t unit) {
+  if (context_.tracks != nullptr)
+    context_.tracks->begin(stream.handle(), use + options_.model.units[unit].name);
+}
+void EngineState::end_on_stream(tiers::Stream& stream, const char* use, std::uint32_t unit) {
+  if (context_.tracks != nullptr)
+    context_.tracks->end(stream.handle(), use + options_.model.units[unit].name);
+}
+
 void EngineState::release(std::uint32_t unit, tiers::Stream& stream) noexcept {
+  end_on_stream(stream, "parameters of ", unit);
   residency_->release(unit);
   (void)gathers_.end_use(unit, stream);  // an error fails the engine, and the next call returns it
 }
@@ -244,7 +261,9 @@ Result<std::vector<GradientSlot>> EngineState::gradients(const char* operation, 
   if (gradients_.is_last_micro_batch(unit)) update_.read_ahead();
   gradient_stream_ = &stream;
   PENSTOCK_TRY(residency_->open_gradients(unit, *this));
-  return gradients_.slots(operation, unit);
+  auto slots = gradients_.slots(operation, unit);
+  if (slots) begin_on_stream(stream, "gradients of ", unit);
+  return slots;
 }
 
 Result<void> EngineState::reduce(std::uint32_t unit, tiers::Stream& stream) {
@@ -258,6 +277,7 @@ Result<void> EngineState::reduce(std::uint32_t unit, tiers::Stream& stream) {
         .object(options_.model.units[unit].name)
         .advice("call gradients() for each micro-batch, and pass its result once");
   }
+  end_on_stream(stream, "gradients of ", unit);
   gradients_.close(unit);
   for (const std::uint32_t flat : context_.shards.trained_by(unit)) {
     if (!residency_->close_gradient(flat)) continue;

@@ -16,6 +16,7 @@
 #include "zero/engine/range_copies.hpp"
 #include "zero/engine/shard_reads.hpp"
 #include "zero/engine/step_clock.hpp"
+#include "zero/engine/timed_accelerator.hpp"
 #include "zero/engine/update_sweep.hpp"
 #include "zero/engine/wear_limit.hpp"
 #include "zero/layout/flat_residency.hpp"
@@ -219,6 +220,10 @@ class EngineState : private FlatResidency::Effects {
   /// gather waits (`updated`, if this call has got it before); that of a write-behind, for whose memory one may wait.
   Result<void> finish_moves(const Result<void>& updated = ok());
 
+  /// What a stream of the trainer does with a unit, in a timeline.
+  void begin_on_stream(tiers::Stream& stream, const char* use, std::uint32_t unit);
+  void end_on_stream(tiers::Stream& stream, const char* use, std::uint32_t unit);
+
   // FlatResidency::Effects
   Result<void> gather(std::uint32_t flat) override;
   Result<void> drop(std::uint32_t flat) override;
@@ -227,6 +232,7 @@ class EngineState : private FlatResidency::Effects {
   Result<void> finish_gradient(std::uint32_t flat) override;
 
   const Options options_;
+  TimedAccelerator timed_;
   EngineContext context_;
   GatherPipeline gathers_;
   GradientPipeline gradients_;

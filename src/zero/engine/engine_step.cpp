@@ -83,6 +83,7 @@ Result<StepOutcome> EngineState::end_step() {
   if (skipped) ++skipped_steps_;
   const auto scaled = step_.loss_scaler().update(/*overflow=*/skipped);
   clock_.end(outcome);
+  if (context_.tracks != nullptr) context_.tracks->write();
   if (options_.after_step) options_.after_step(outcome);
   PENSTOCK_TRY(scaled);
   return outcome;

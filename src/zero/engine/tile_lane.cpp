@@ -48,7 +48,7 @@ Result<TileLane::State> TileLane::poll(bool stopping) {
 
 void TileLane::note(const char* track) {
   if (swap::Timeline* const timeline = context_.internals.timeline())
-    timeline->add(track, tile_->name(), since_);
+    timeline->add_of_tensor(track, tile_->name(), since_);
   since_ = Clock::steady().now();
 }
 

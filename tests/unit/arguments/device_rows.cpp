@@ -3,6 +3,7 @@
 #include <penstock/tiers/device/host_device.hpp>
 #include <penstock/tiers/io/sim_disk.hpp>
 #include <penstock/tiers/store/ledger.hpp>
+#include <penstock/zero/stream_observer.hpp>
 
 #include <cmath>
 #include <memory>
@@ -78,6 +79,51 @@ void add_copy_rows(BadArguments& bad) {
        [=](Bench& b) { return b.device.fill_zero({}, b.span); });
   with("HostDevice::fill_zero", "span", "null",
        [=](Bench& b) { return b.device.fill_zero(b.stream->handle(), null_device); });
+}
+
+void add_clock_rows(BadArguments& bad) {
+  const auto with = [&bad](const char* function, const char* argument, const char* value, auto call) {
+    bad(function, argument, value, [call] {
+      Bench b;
+      const auto clock = b.device.create_clock().value();
+      call(*clock, b);
+      return all({refused(clock->status(), ""), b.works()});
+    });
+  };
+  with("StreamClock::mark", "stream", "a default handle", [](StreamClock& clock, Bench&) { clock.mark({}); });
+  with("StreamClock::passed", "mark", "of none", [](StreamClock& clock, Bench&) { (void)clock.passed(0); });
+  with("StreamClock::passed", "mark", "released", [](StreamClock& clock, Bench& b) {
+    const StreamClock::Mark mark = clock.mark(b.stream->handle());
+    clock.release(mark);
+    (void)clock.passed(mark);
+  });
+  with("StreamClock::release", "mark", "of none", [](StreamClock& clock, Bench&) { clock.release(7); });
+  with("StreamClock::release", "mark", "released", [](StreamClock& clock, Bench& b) {
+    const StreamClock::Mark mark = clock.mark(b.stream->handle());
+    clock.release(mark);
+    clock.release(mark);
+  });
+}
+
+class IgnoringObserver final : public zero::StreamObserver {
+ public:
+  void begin(StreamHandle, zero::StreamOperation) override {}
+  void end(StreamHandle, zero::StreamOperation, ByteCount) override {}
+};
+
+void add_observe_rows(BadArguments& bad) {
+  const auto observer = std::make_shared<IgnoringObserver>();
+  bad("observe", "device", "null",
+      [=] { return refused(zero::observe(std::shared_ptr<Device>(), observer), "device"); });
+  bad("observe", "compute", "null",
+      [=] { return refused(zero::observe(std::shared_ptr<Compute>(), observer), "compute"); });
+  bad("observe", "adam", "null",
+      [=] { return refused(zero::observe(std::shared_ptr<cpu_adam::DeviceAdam>(), observer), "adam"); });
+  bad("observe", "observer", "null", [] {
+    return refused(
+        zero::observe(std::shared_ptr<Device>(std::make_shared<HostDevice>(HostDevice::Options{})), {}),
+        "observer");
+  });
 }
 
 void add_memory_rows(BadArguments& bad) {
@@ -259,6 +305,8 @@ void add_ledger_rows(BadArguments& bad) {
 
 void add_device_rows(BadArguments& bad) {
   add_copy_rows(bad);
+  add_clock_rows(bad);
+  add_observe_rows(bad);
   add_memory_rows(bad);
   add_stream_rows(bad);
   add_peer_rows(bad);

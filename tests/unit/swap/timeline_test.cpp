@@ -1,6 +1,7 @@
 #include "swap/timeline.hpp"
 
 #include "kit/scratch_directory.hpp"
+#include "unit/swap/timeline_rows.hpp"
 
 #include <penstock/swap/runtime.hpp>
 
@@ -24,40 +25,11 @@
 namespace penstock::swap {
 namespace {
 
+using penstock::test::contents;
+using penstock::test::parse;
+using penstock::test::rows_of;
 using penstock::test::ScratchDirectory;
 using std::chrono::microseconds;
-
-std::string contents(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
-
-Json::Value parse(const std::string& text) {
-  std::istringstream stream(text);
-  Json::Value json;
-  stream >> json;
-  return json;
-}
-
-struct Event {
-  std::string name;
-  double begin, end;  // microseconds
-};
-/// By the name of their row.
-std::map<std::string, std::vector<Event>> rows_of(const Json::Value& events) {
-  std::map<int, std::string> names;
-  std::map<std::string, std::vector<Event>> rows;
-  for (const Json::Value& event : events) {
-    if (event["name"] == "thread_name") names[event["tid"].asInt()] = event["args"]["name"].asString();
-  }
-  for (const Json::Value& event : events) {
-    if (event["ph"] != "X") continue;
-    const double begin = event["ts"].asDouble();
-    rows[names.at(event["tid"].asInt())].push_back(
-        {event["name"].asString(), begin, begin + event["dur"].asDouble()});
-  }
-  return rows;
-}
 
 TEST(Timeline, HasARowForEachOfATrackThatOverlap) {
   const ScratchDirectory scratch;
@@ -84,6 +56,40 @@ TEST(Timeline, HasARowForEachOfATrackThatOverlap) {
   EXPECT_EQ(events[0]["name"], "process_name");
   EXPECT_EQ(events[0]["args"]["name"], "rank 3");
   for (const Json::Value& event : events) EXPECT_EQ(event["pid"], 3);
+}
+
+TEST(Timeline, HasARowForEachTensorInAProcessOfItsOwn) {
+  const ScratchDirectory scratch;
+  const auto file = scratch.path() / "timeline.json";
+  {
+    const auto timeline = Timeline::create(file, /*process=*/3).value();
+    const TimePoint first = Clock::steady().now();
+    timeline->add("waits", "loads", first);
+    timeline->add_of_tensor("reads of path 0", "block 1 tile 0", first, 3_MiB);
+    timeline->add_of_tensor("writes of path 1", "block 1 tile 0", Clock::steady().now());
+    timeline->add_of_tensor("reads of path 0", "block 1 tile 1", first);
+  }
+
+  const Json::Value events = parse(contents(file));
+  const auto rows = rows_of(events);
+
+  EXPECT_EQ(rows.size(), 6u);  // of path 0 two, because it reads both tiles at a time
+  const auto& tile = rows.at("block 1 tile 0");
+  ASSERT_EQ(tile.size(), 2u);
+  EXPECT_EQ(tile[0].name, "reads of path 0");
+  EXPECT_EQ(tile[1].name, "writes of path 1");
+  EXPECT_EQ(rows.at("block 1 tile 1").size(), 1u);
+  EXPECT_EQ(rows.at("reads of path 0 2")[0].name, "block 1 tile 1");
+  std::map<std::string, int> processes;
+  std::vector<std::uint64_t> bytes;
+  for (const Json::Value& event : events) {
+    if (event["name"] == "process_name") processes[event["args"]["name"].asString()] = event["pid"].asInt();
+    if (event["ph"] != "X") continue;
+    EXPECT_EQ(event["pid"], event["cat"] == "tensor" ? 1'000'003 : 3) << event;
+    if (event["args"].isMember("bytes")) bytes.push_back(event["args"]["bytes"].asUInt64());
+  }
+  EXPECT_EQ(processes, (std::map<std::string, int>{{"rank 3", 3}, {"tensors of rank 3", 1'000'003}}));
+  EXPECT_EQ(bytes, (std::vector<std::uint64_t>{3u << 20, 3u << 20}));  // in both processes
 }
 
 TEST(Timeline, IsJsonWhateverTheNamesAre) {

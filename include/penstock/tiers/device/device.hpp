@@ -3,6 +3,7 @@
 #include <penstock/base/result.hpp>
 #include <penstock/base/span.hpp>
 #include <penstock/base/stream.hpp>
+#include <penstock/tiers/device/stream_clock.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -82,6 +83,12 @@ class Device {
 
   [[nodiscard]] virtual Result<std::unique_ptr<Stream>> create_stream() = 0;
   [[nodiscard]] virtual Result<std::unique_ptr<Event>> create_event() = 0;
+  /// Tells when streams of the device pass points, for timelines. Decorators of a device forward it.
+  ///
+  /// Errors: those of the device; unsupported, of a device that has no clock.
+  [[nodiscard]] virtual Result<std::unique_ptr<StreamClock>> create_clock() {
+    return Error::unsupported("Device::create_clock").object(name()).reason("the device has no clock");
+  }
   /// Whether `stream` is of this device, so that operations and events of the device may be enqueued on it. A device
   /// that cannot tell returns true. Decorators of a device forward it.
   [[nodiscard]] virtual bool owns_stream(const Stream& stream) const {

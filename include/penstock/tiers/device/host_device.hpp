@@ -64,6 +64,7 @@ class HostDevice final : public Device {
   [[nodiscard]] ByteCount free_memory() const override;
   [[nodiscard]] Result<std::unique_ptr<Stream>> create_stream() override;
   [[nodiscard]] Result<std::unique_ptr<Event>> create_event() override;
+  [[nodiscard]] Result<std::unique_ptr<StreamClock>> create_clock() override;
   [[nodiscard]] bool owns_stream(const Stream& stream) const override;
   Result<void> copy_to_device(StreamHandle stream, ConstHostSpan from, DeviceSpan to) override;
   Result<void> copy_to_host(StreamHandle stream, DeviceSpan from, HostSpan to) override;

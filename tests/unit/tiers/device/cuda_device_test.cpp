@@ -47,6 +47,27 @@ TEST_F(CudaDeviceOnFake, NamesARemedyWhereThereIsNoDeviceToUse) {
   expect_remedy(wrap_cuda_stream(1, make_stream()).error(), "the device of this rank");
 }
 
+TEST_F(CudaDeviceOnFake, ReadsATimeOnceAStreamHasPassedTheMark) {
+  const auto clock = device()->create_clock().value();
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  const auto handle = StreamHandle::from_native(stream);
+  std::promise<void> open;
+  const StreamClock::Mark before = clock->mark(handle);
+  ASSERT_EQ(enqueue(stream, [&] { open.get_future().wait(); }), cudaSuccess);
+  const StreamClock::Mark after = clock->mark(handle);
+
+  EXPECT_FALSE(clock->passed(after));
+  open.set_value();
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+
+  ASSERT_TRUE(clock->passed(before) && clock->passed(after));
+  EXPECT_LE(*clock->passed(before), *clock->passed(after));
+  EXPECT_TRUE(clock->status());
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
 /// On a thread whose current device is 0.
 template <class Call>
 void on_new_thread(const Call& call) {

@@ -6,13 +6,11 @@
 
 #include <gtest/gtest.h>
 #include <json/json.h>
-#include <sys/resource.h>
 #include <chrono>
 #include <csignal>
 #include <fstream>
 #include <initializer_list>
 #include <numeric>
-#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -231,33 +229,6 @@ TEST(RankReport, IsWrittenAgainWhereItsDirectoryComesBack) {
   EXPECT_NE(log[0].find("report.json"), std::string::npos) << log[0];
 }
 
-TEST(RankReport, SaysInTheLogThatTheEndOfATimelineCouldNotBeWritten) {
-  const ScratchDirectory scratch;
-  const auto file = scratch.path() / "timeline.json";
-  Rank::Options timed = options(scratch);
-  timed.config.penstock.timeline_file = file;
-  std::vector<std::string> log;
-  timed.log = [&](std::string_view line) { log.emplace_back(line); };
-  auto rank = initialized(std::move(timed));
-  ASSERT_TRUE(step(*rank));
-  ASSERT_TRUE(rank->engine().finish_update());
-  rank->runtime().wait_for_stores(0);
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
-  const rlimit none_left{.rlim_cur = std::filesystem::file_size(file), .rlim_max = before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none_left), 0);
-
-  rank.reset();
-
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
-  (void)std::signal(SIGXFSZ, ignored);
-  ASSERT_EQ(log.size(), 1u);
-  EXPECT_NE(log[0].find("timeline.json: the timeline has ended, because it cannot be written"),
-            std::string::npos)
-      << log[0];
-}
-
 TEST(RankReport, PredictsTheBoundOfEveryOrderOnceTheTrainersTakesMoreThanThePlanned) {
   const ScratchDirectory scratch;
   Rank::Options separate = options(scratch);
@@ -373,32 +344,6 @@ TEST(RankReport, ThatCannotBeWrittenIsAnErrorAtTheBegin) {
       EXPECT_NE(rank.error().message().find("penstock.report_file"), std::string::npos);
     }
   }
-}
-
-TEST(RankReport, OfATimelineHasWhatItsPartsDo) {
-  const ScratchDirectory scratch;
-  const auto file = scratch.path() / "timeline.json";
-  Rank::Options timed = options(scratch);
-  timed.config.penstock.timeline_file = file;
-  {
-    const auto rank = initialized(std::move(timed));
-    for (int i = 0; i < 2; ++i) ASSERT_TRUE(step(*rank));
-  }
-
-  std::set<std::string> tracks, names, rows;
-  for (const Json::Value& event : parse(contents(file))) {
-    if (event["ph"] == "M") rows.insert(event["args"]["name"].asString());
-    if (event["ph"] != "X") continue;
-    tracks.insert(event["cat"].asString());
-    names.insert(event["name"].asString());
-  }
-
-  for (const char* track : {"gathers", "reductions", "updates by the CPU", "reads of path 0",
-                            "writes of path 0", "waits for tiles", "trainer"})
-    EXPECT_EQ(tracks.count(track), 1u) << track;
-  EXPECT_EQ(rows.count("trainer 2"), 0u) << "its parts follow each other";
-  EXPECT_EQ(names.count("first"), 1u);
-  EXPECT_EQ(names.count("second optimizer tile 1"), 1u);
 }
 
 TEST(RankReport, DoesNotCountAnEvaluationBeforeAStep) {
