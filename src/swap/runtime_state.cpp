@@ -25,6 +25,12 @@ ExtentAllocator make_extent_allocator(std::span<const std::unique_ptr<Path>> pat
   return ExtentAllocator(rooms, alignment);
 }
 
+std::vector<PathOptions> paths_of(std::span<const std::unique_ptr<Path>> paths) {
+  std::vector<PathOptions> options;
+  for (const auto& path : paths) options.push_back(path->options());
+  return options;
+}
+
 std::vector<std::string> file_names(std::span<const std::unique_ptr<Path>> paths) {
   std::vector<std::string> names;
   for (const auto& path : paths) names.push_back(path->file().name);
@@ -50,6 +56,7 @@ RuntimeState::RuntimeState(RuntimeOptions given, tiers::HostArena memory,
              .timeline = timeline.get()}),
       residency(store, budget, extents, ledger, moves,
                 {.eviction = options.eviction,
+                 .costs = transfer_costs(paths_of(paths)),
                  .reuse_distance_max = options.reuse_distance_max,
                  .lookahead = options.lookahead,
                  .file_names = file_names(paths),

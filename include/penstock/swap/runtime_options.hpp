@@ -78,7 +78,9 @@ struct PathOptions {
   /// request exceeds it.
   TimePoint deadline = std::chrono::seconds(60);
   const Clock* clock = &Clock::steady();  ///< measures the deadline of a request; lives as `file_system` does
-  double rate_limit = 0;     ///< for reports: bytes a second that it can have of the drive; 0: not known
+  /// Bytes a second that it can have of the drive; 0: not known. For reports, and for Eviction::planned: where all
+  /// paths have one, a byte costs the time that it takes.
+  double rate_limit = 0;
   ByteCount endurance = {};  ///< for reports: bytes that it may write to the drive; 0: not known
   tiers::DirectIo direct_io = tiers::DirectIo::preferred;
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;

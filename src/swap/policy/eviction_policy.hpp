@@ -11,13 +11,23 @@
 #include <memory_resource>
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 namespace penstock::swap {
 
+/// What a byte costs that is read or written on a path, such as its time. Only ratios matter.
+struct TransferCosts {
+  double read = 1, write = 1;  ///< above 0
+};
+
+/// By PathOptions::rate_limit: the time of a byte. Empty, unless all paths have one: then all cost alike.
+[[nodiscard]] std::vector<TransferCosts> transfer_costs(std::span<const PathOptions> paths);
+
 /// A host copy that leaves memory if its room is needed.
 struct EvictionCandidate {
   ByteCount size;               ///< of its range
+  std::uint32_t path = 0;       ///< on which its extent is
   bool home_in_memory = false;  ///< see TensorDescription
   bool dirty = false;           ///< must be stored before it can be dropped
   bool is_read_next = true;     ///< its next use needs the contents, so that they are loaded again
@@ -26,21 +36,23 @@ struct EvictionCandidate {
   bool operator==(const EvictionCandidate&) const = default;
 };
 
-/// How often its bytes are moved if it is evicted now, and would not be if it stayed: written if it is dirty, and read
-/// if it is used again and that use needs the contents. Pure.
-[[nodiscard]] std::uint32_t transfers_of_eviction(const EvictionCandidate& candidate);
+/// What a byte of it costs if it is evicted now, and would not if it stayed: its write if it is dirty, and its read if
+/// it is used again and that use needs the contents. Of both, the one that costs less counts a tenth: what is dirty is
+/// often written in the end, if it stays, too. Pure.
+[[nodiscard]] double cost_of_eviction(const EvictionCandidate& candidate, const TransferCosts& costs);
 
 /// All candidates, in the order in which they are evicted.
 ///
 /// `lru`: the least recently used first. `planned`: the one first that costs least for the time in which its room is
-/// free: a factor for transfers_of_eviction(), divided by the uses until its next one. Of candidates with as many
-/// transfers that is the one whose next use is furthest away (Belady 1966). Costs are counted for each byte, so that a
-/// candidate's size does not matter. Those at home in memory follow all others.
+/// free: cost_of_eviction(), divided by the uses until its next one. Of candidates that cost alike that is the one
+/// whose next use is furthest away (Belady 1966). Costs are counted for each byte, so that a candidate's size does not
+/// matter. Those at home in memory follow all others.
 ///
-/// update() takes O(log n), a step of a walk O(1). Pure; owned by one thread.
+/// update() takes O(log n), a step of a walk O(different costs), at most four for each path. Pure; owned by one thread.
 class EvictionOrder {
  public:
-  explicit EvictionOrder(Eviction policy) : policy_(policy) {}
+  /// `paths`: the costs of each.
+  explicit EvictionOrder(Eviction policy, std::span<const TransferCosts> paths = {});
 
   /// Replaces the candidate of `tensor`; none: the tensor may not be evicted.
   void update(tiers::TensorId tensor, const std::optional<EvictionCandidate>& candidate);
@@ -69,25 +81,28 @@ class EvictionOrder {
     auto operator<=>(const Entry&) const = default;
   };
   using Queue = std::pmr::set<Entry>;
-  static constexpr std::size_t transfers_max = 2;
-  /// By transfers_of_eviction(); with `lru` all are in the first one.
-  using Queues = std::array<Queue, transfers_max + 1>;
+  /// Of candidates that cost alike; with `lru` all are in the first one.
+  using Queues = std::vector<Queue>;
 
   static Entry by_next_use(tiers::TensorId tensor, const EvictionCandidate& candidate) {
     return {NextUses::never - candidate.next_use, candidate.last_use, tensor};
   }
+  [[nodiscard]] std::size_t number_of(double cost);
   [[nodiscard]] Queue& queue_of(const EvictionCandidate& candidate);
   [[nodiscard]] Entry entry_of(tiers::TensorId tensor, const EvictionCandidate& candidate) const;
-  static bool walk(const Queues& queues, std::uint64_t position, const Visit& visit);
+  bool walk(const Queues& queues, std::uint64_t position, const Visit& visit) const;
 
   Eviction policy_;
+  std::vector<double> costs_;  // by number of the queue
+  std::vector<std::array<std::size_t, 4>>
+      queues_of_;  // by path: of what moves nothing, is read, is written, is both
   std::pmr::unsynchronized_pool_resource nodes_;
-  Queues others_{Queue(&nodes_), Queue(&nodes_), Queue(&nodes_)},
-      homes_{Queue(&nodes_), Queue(&nodes_), Queue(&nodes_)};
+  Queues others_, homes_;
   Queue clean_{&nodes_};                                      // not at home, by next use
   std::vector<std::optional<EvictionCandidate>> candidates_;  // by tensor
   ByteCount size_, size_of_homes_;
   std::uint64_t changes_ = 0;
+  mutable std::vector<Queue::const_iterator> cursors_;  // of a walk
 };
 
 }  // namespace penstock::swap

@@ -18,7 +18,7 @@ HostResidency::HostResidency(tiers::TensorStore& store, tiers::MemoryBudget& bud
       extents_(extents),
       ledger_(ledger),
       effects_(effects),
-      eviction_(options.eviction),
+      eviction_(options.eviction, options.costs),
       search_(budget),
       prefetch_(next_uses_, options.lookahead),
       evacuation_(store, extents, std::move(options.file_names), std::move(options.messages)) {
@@ -422,6 +422,7 @@ void HostResidency::update_policies(TensorId tensor) {
   const bool overwritten = !awaited && next_uses_.is_overwritten_next(tensor);
   eviction_.update(tensor, evictable
                                ? std::optional(EvictionCandidate{.size = copy.reservation.length(),
+                                                                 .path = description.extent->path,
                                                                  .home_in_memory = has_home(tensor),
                                                                  .dirty = copy.state == CopyState::dirty,
                                                                  .is_read_next = !overwritten,

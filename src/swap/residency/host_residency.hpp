@@ -67,6 +67,7 @@ class HostResidency {
   };
   struct Options {
     Eviction eviction = Eviction::planned;
+    std::vector<TransferCosts> costs;     ///< of the paths, for Eviction::planned; empty: all alike
     ByteCount reuse_distance_max;         ///< for Eviction::reuse_distance
     ByteCount lookahead = 64_MiB;         ///< maximum number of bytes prefetched along the trace
     std::vector<std::string> file_names;  ///< of the paths' swap files, for messages

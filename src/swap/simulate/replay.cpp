@@ -79,6 +79,7 @@ Replay::Replay(const AccessTrace& trace, const ReplayOptions& options)
       extents_(rooms_for(trace, costs_), alignment),
       residency_(store_, budget_, extents_, ledger_, *this,
                  {.eviction = options.eviction,
+                  .costs = options.eviction_costs,
                   .reuse_distance_max = options.reuse_distance_max,
                   .lookahead = options.lookahead,
                   .file_names = names_of(costs_ ? costs_->disks.size() : 1)}),

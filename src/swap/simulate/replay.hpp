@@ -34,9 +34,10 @@ struct ReplayCosts {
 struct ReplayOptions {
   ByteCount host_budget;
   Eviction eviction = Eviction::planned;
-  ByteCount reuse_distance_max;  ///< for Eviction::reuse_distance
-  ByteCount lookahead;           ///< as in RuntimeOptions; 0: loads begin when they are asked for
-  bool predicted = true;         ///< the uses are known from the first round on, as after Runtime::predict()
+  std::vector<TransferCosts> eviction_costs = {};  ///< of the disks, for Eviction::planned; empty: all alike
+  ByteCount reuse_distance_max;                    ///< for Eviction::reuse_distance
+  ByteCount lookahead;    ///< as in RuntimeOptions; 0: loads begin when they are asked for
+  bool predicted = true;  ///< the uses are known from the first round on, as after Runtime::predict()
   /// `placed`: memory has addresses, as that of a runtime, where a gap may be too short. `counted`: only bytes count.
   tiers::MemoryBudget::Ranges ranges = tiers::MemoryBudget::Ranges::placed;
   /// Then transfers take time, and go on while the trainer uses tensors. Otherwise each ends before the next use.

@@ -130,8 +130,8 @@ constexpr Key keys[] = {
      .read_by = runtime},
     {.path = "penstock.path_limits",
      .kind = numbers,
-     .help = "for reports: bytes a second of reads and writes, as `penstock tune` has measured, one for each "
-             "directory of nvme_path",
+     .help = "bytes a second of reads and writes, as `penstock tune` has measured, one for each directory of "
+             "nvme_path: for reports, and so that `planned` rather keeps what is on the slower ones",
      .least = 1,
      .most = 1e15,
      .unset = "not known",

@@ -23,6 +23,7 @@ Result<PlannedStep> plan_step(const Config& config, const ModelLayout& model, co
     if (!tensor.on_disk) resident += round_up(tensor.size, extent_alignment);
   step.options = {.host_budget = plan.host_staging() + resident,
                   .eviction = runtime.eviction,
+                  .eviction_costs = swap::transfer_costs(runtime.paths),
                   .reuse_distance_max = runtime.reuse_distance_max,
                   .lookahead = runtime.lookahead,
                   .update_beside = true,

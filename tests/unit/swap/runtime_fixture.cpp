@@ -30,6 +30,7 @@ Simulation::Simulation(const Options& options) {
          .request_max = options.request_max,
          .in_flight_max = options.in_flight_max,
          .clock = &clock,
+         .rate_limit = options.knows_rates ? bandwidth * 1e9 : 0,
          .file_system = &disk,
          .make_engine = [this, &disk, seed = options.seed + number](
                             const tiers::File::Properties&) -> Result<std::unique_ptr<tiers::IoEngine>> {

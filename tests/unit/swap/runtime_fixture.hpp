@@ -20,6 +20,7 @@ class Simulation final : public IdleHandler {
     Eviction eviction = Eviction::planned;
     ByteCount lookahead = 64_KiB;
     std::vector<double> bandwidths = {1};  ///< GB/s of each disk, and its path's weight
+    bool knows_rates = false;              ///< the runtime is told of them
     ByteCount capacity = 8_MiB;            ///< of each swap file
     ByteCount request_max = 16_KiB;
     ByteCount in_flight_max = 16_MiB;

@@ -3,6 +3,7 @@
 #include "unit/swap/runtime_fixture.hpp"
 
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -81,6 +82,34 @@ TEST(RuntimeTrace, PredictsTheFirstRound) {
     return runtime.ledger().traffic().read - before;
   };
   EXPECT_LT(read_by_a_round(true), read_by_a_round(false));
+}
+
+TEST(RuntimeTrace, KeepsWhatIsOnTheSlowerDriveWhereTheirRatesAreKnown) {
+  for (const bool knows_rates : {false, true}) {
+    Simulation simulation(
+        {.host_budget = 8_KiB, .lookahead = {}, .bandwidths = {1, 4}, .knows_rates = knows_rates});
+    SeededRandom random(1);
+    Runtime& runtime = *simulation.runtime;
+    const auto tensors = stored_tensors(simulation, 8_KiB, 5, 1, random);
+    const auto on_path = [&](std::uint32_t path) {
+      return *std::find_if(tensors.begin(), tensors.end(),
+                           [&](TensorId tensor) { return runtime.describe(tensor).extent->path == path; });
+    };
+    const TensorId slow = on_path(0), fast = on_path(1);
+    const TensorId other = *std::find_if(tensors.begin(), tensors.end(),
+                                         [&](TensorId tensor) { return tensor != slow && tensor != fast; });
+    const auto read_of_slow = [&] { return runtime.paths()[0].counters.bytes_read; };
+    for (int round = 0; round < 2; ++round) {
+      for (const TensorId tensor : {slow, fast, other}) use(simulation, tensor, Access::read);
+      const ByteCount before = read_of_slow();
+      for (const TensorId tensor : {fast, slow}) use(simulation, tensor, Access::read);
+      runtime.end_round();
+      // By their next uses alone the one on the slow drive leaves, which is used last.
+      if (round == 1) {
+        EXPECT_EQ(read_of_slow() - before, knows_rates ? 0_B : 4_KiB);
+      }
+    }
+  }
 }
 
 TEST(RuntimeTrace, OfAnotherModelIsRefused) {

@@ -59,11 +59,11 @@ TEST(EvictionOrder, OfPlannedIsThatOfLruBeforeTheFutureIsKnown) {
 }
 
 TEST(EvictionOrder, OfPlannedWeighsTransfersAgainstTheTimeToTheNextUse) {
-  EXPECT_EQ(transfers_of_eviction({.next_use = 5}), 1u);
-  EXPECT_EQ(transfers_of_eviction({.dirty = true, .next_use = 5}), 2u);
-  EXPECT_EQ(transfers_of_eviction({.dirty = true, .is_read_next = false, .next_use = 5}), 1u);
-  EXPECT_EQ(transfers_of_eviction({.is_read_next = false, .next_use = 5}), 0u);
-  EXPECT_EQ(transfers_of_eviction({}), 0u);  // never used again
+  EXPECT_EQ(cost_of_eviction({.next_use = 5}, {}), 1);
+  EXPECT_EQ(cost_of_eviction({.dirty = true, .next_use = 5}, {}), 1.1);
+  EXPECT_EQ(cost_of_eviction({.dirty = true, .is_read_next = false, .next_use = 5}, {}), 1);
+  EXPECT_EQ(cost_of_eviction({.is_read_next = false, .next_use = 5}, {}), 0);
+  EXPECT_EQ(cost_of_eviction({}, {}), 0);  // never used again
   // 1.1 / 21 is more than 1 / 20, and 1.1 / 23 less.
   const auto dirty_one_used_at = [](std::uint64_t use) {
     return Candidates{{a, {.next_use = 120}}, {b, {.dirty = true, .next_use = use}}};
@@ -78,6 +78,20 @@ TEST(EvictionOrder, OfPlannedWeighsTransfersAgainstTheTimeToTheNextUse) {
                    {d, {.is_read_next = false, .next_use = 101}}},
                   100),
             (std::vector{d, b, c, a}));
+}
+
+TEST(EvictionOrder, OfPlannedWeighsTheTimeThatPathsAndTheirWritesTake) {
+  constexpr TransferCosts slow_writes{.read = 2, .write = 8};
+  EXPECT_EQ(cost_of_eviction({.next_use = 5}, slow_writes), 2);
+  EXPECT_EQ(cost_of_eviction({.dirty = true}, slow_writes), 8);
+  EXPECT_EQ(cost_of_eviction({.dirty = true, .next_use = 5}, slow_writes), 8.2);
+  const std::vector<TransferCosts> paths = {{}, slow_writes};
+  EvictionOrder all(Eviction::planned, paths);
+  all.update(a, EvictionCandidate{.path = 0, .next_use = 10});                 // 1 / 10
+  all.update(b, EvictionCandidate{.path = 1, .next_use = 19});                 // 2 / 19
+  all.update(c, EvictionCandidate{.path = 1, .dirty = true, .next_use = 20});  // 8.2 / 20
+  all.update(d, EvictionCandidate{.path = 1, .next_use = 21});                 // 2 / 21
+  EXPECT_EQ(visited([&](const auto& visit) { return all.walk(0, visit); }), (std::vector{d, a, b, c}));
 }
 
 TEST(EvictionOrder, EndsWithThoseAtHomeInMemoryByTheRankOfThePolicy) {
@@ -119,13 +133,15 @@ TEST(EvictionOrder, IsThatOfASortOfAll) {
   constexpr std::uint32_t tensors = 40, positions = 12;
   for (const Eviction policy : {Eviction::lru, Eviction::planned}) {
     penstock::test::SeededRandom random(7);
-    EvictionOrder all(policy);
+    const std::vector<TransferCosts> paths = {{}, {.read = 3, .write = 3}, {.read = 2, .write = 5}};
+    EvictionOrder all(policy, paths);
     Candidates model;
     for (int change = 0; change < 2000; ++change) {
       const TensorId tensor{random.below(tensors)};
       model.erase(tensor);
       if (random.below(4) != 0) {
         model[tensor] = {.size = ByteCount(random.below(100)),
+                         .path = static_cast<std::uint32_t>(random.below(3)),
                          .home_in_memory = random.below(4) == 0,
                          .dirty = random.below(2) == 0,
                          .is_read_next = random.below(3) != 0,
@@ -142,8 +158,7 @@ TEST(EvictionOrder, IsThatOfASortOfAll) {
       const auto cost = [&](TensorId one) {
         const EvictionCandidate& candidate = model.at(one);
         if (policy == Eviction::lru) return static_cast<double>(candidate.last_use);
-        constexpr double factors[] = {0, 1, 1.1};
-        return factors[transfers_of_eviction(candidate)] / static_cast<double>(candidate.next_use);
+        return cost_of_eviction(candidate, paths[candidate.path]) / static_cast<double>(candidate.next_use);
       };
       const auto walked = visited([&](const auto& visit) { return all.walk(0, visit); });
       const auto homes = visited([&](const auto& visit) { return all.walk_homes(0, visit); });

@@ -1,7 +1,7 @@
 // Eviction::planned beside the optimum, on all traces of a size, and beside lru, on random ones.
 #include "unit/swap/simulate/optimum.hpp"
+#include "unit/swap/simulate/random_traces.hpp"
 
-#include "kit/seeded_random.hpp"
 #include "swap/simulate/replay.hpp"
 
 #include <gtest/gtest.h>
@@ -15,8 +15,9 @@ namespace {
 
 using penstock::test::SeededRandom;
 using test::optimum;
-
-constexpr ByteCount page = 4_KiB;
+using test::page;
+using test::random_budget;
+using test::random_trace;
 
 AccessTrace trace_of(const std::vector<std::uint64_t>& pages) {
   AccessTrace trace;
@@ -108,33 +109,6 @@ TEST(PlannedOptimum, IsNearWhereSizesDiffer) {
   EXPECT_EQ(traces, 46'656u);
   EXPECT_GE(static_cast<double>(equal) / static_cast<double>(traces), 0.94);
   EXPECT_LE(worst, 1.23);
-}
-
-AccessTrace random_trace(SeededRandom& random) {
-  AccessTrace trace;
-  const std::uint64_t tensors = 2 + random.below(8), uses = 4 + random.below(40),
-                      accesses = 1 + random.below(3);
-  const bool differ = random.below(2) == 0;
-  for (std::uint64_t i = 0; i < tensors; ++i) {
-    trace.tensors.push_back({.name = "tensor " + std::to_string(i),
-                             .size = page * (differ ? 1 + random.below(8) : 1),
-                             .write_behind = random.below(3) == 0});
-  }
-  for (std::uint64_t i = 0; i < uses; ++i) {
-    trace.uses.push_back(
-        {static_cast<std::uint32_t>(random.below(tensors)), static_cast<Access>(random.below(accesses))});
-  }
-  return trace;
-}
-
-/// Between the largest tensor and all of them.
-ByteCount random_budget(const AccessTrace& trace, SeededRandom& random) {
-  ByteCount most, all;
-  for (const auto& tensor : trace.tensors) {
-    most = std::max(most, tensor.size);
-    all += tensor.size;
-  }
-  return most + page * random.below((all - most) / page + 1);
 }
 
 struct BesideLru {

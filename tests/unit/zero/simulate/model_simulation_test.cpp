@@ -35,6 +35,18 @@ Planned planned(std::uint32_t micro_batches) {
   return made;
 }
 
+TEST(PlannedStep, HasTheCostsOfTheConfiguredRatesOfDrives) {
+  Planned made = planned(1);
+  EXPECT_TRUE(made.step.options.eviction_costs.empty());
+  made.config.offload_param.nvme_paths = made.config.offload_optimizer.nvme_paths = {".", ".."};
+  made.config.penstock.path_limits = {4e9, 1e9};
+  made.plan = plan_memory(made.config, made.model, 2, 2).value();
+  const auto costs = plan_step(made.config, made.model, made.plan, {}).value().options.eviction_costs;
+  ASSERT_EQ(costs.size(), 2u);
+  EXPECT_DOUBLE_EQ(costs[1].read, 4 * costs[0].read);
+  EXPECT_DOUBLE_EQ(costs[1].write, 4 * costs[0].write);
+}
+
 /// Seconds of the trainer's uses, and of the update's.
 std::pair<double, double> seconds_of(const swap::AccessTrace& trace, const swap::ReplayCosts& costs) {
   std::pair<double, double> seconds;
