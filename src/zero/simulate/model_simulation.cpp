@@ -1,144 +1,23 @@
 #include "zero/simulate/model_simulation.hpp"
 
+#include "zero/simulate/in_parallel.hpp"
+
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace penstock::zero::simulate {
 
-namespace {
-
-double seconds_at(double amount, double rate) {
-  return rate > 0 ? amount / rate : 0;
-}
-
-Error not_given(const char* key) {
-  return Error::invalid_argument("simulate")
-      .object(key)
-      .reason("the machine file does not give it")
-      .advice("add it, see docs/simulation.md");
-}
-
-/// What the update of a step uses in host memory.
-struct UpdateBytes {
-  double states = 0, read = 0, written = 0;  // the last two of gradients and parameters
-};
-
-UpdateBytes update_bytes(const swap::AccessTrace& trace) {
-  UpdateBytes bytes;
-  for (const auto& use : trace.uses) {
-    if (!is_update(trace, use)) continue;
-    const auto& tensor = trace.tensors[use.tensor];
-    const auto size = static_cast<double>(tensor.size.value());
-    if (tensor.purpose == tiers::Purpose::optimizer_tile) {
-      bytes.states += size;
-      continue;
-    }
-    if (use.access != swap::Access::overwrite) bytes.read += size;
-    if (use.access != swap::Access::read) bytes.written += size;
-  }
-  return bytes;
-}
-
-/// Bytes of the checkpoints that leave the device in a step, and come back.
-double checkpoint_bytes(const swap::AccessTrace& trace) {
-  double bytes = 0;
-  for (const auto& use : trace.uses) {
-    const auto& tensor = trace.tensors[use.tensor];
-    if (tensor.purpose == tiers::Purpose::checkpoint && use.access == swap::Access::read)
-      bytes += static_cast<double>(tensor.size.value());
-  }
-  return bytes;
-}
-
-/// Seconds of an update without waits. `part`: of the processors, that the rank has.
-Result<double> update_seconds(const Machine& node, double part, const PlannedStep& step) {
-  const UpdateBytes bytes = update_bytes(step.trace);
-  if (bytes.states == 0) return 0.0;
-  const double kept = std::min(static_cast<double>(step.kept_states.value()), bytes.states),
-               others = bytes.states - kept;
-  double by_cpu = 0;  // of all tiles that the device does not keep
-  if (step.update.by_cpu) {
-    if (node.update == 0) return not_given("update");
-    by_cpu = others / (node.update * part);
-  }
-  if (step.update.device_slots == 0) return by_cpu;
-  const bool is_offloaded = bytes.read > 0;  // gradients come from host memory
-  if (is_offloaded && node.device.host_copy == 0) return not_given("device.host_copy");
-  // Gradients and parameters of all that the device updates cross the link, of other tiles than it keeps states too.
-  const double of_flats = std::max(bytes.read, bytes.written) / bytes.states;
-  struct Resource {
-    double kept, others;  // seconds of what the device keeps, and of all others
-  };
-  const Resource link{seconds_at(kept * of_flats, node.device.host_copy),
-                      seconds_at(others * (1 + of_flats), node.device.host_copy)},
-      kernels{seconds_at(kept, node.device.update), seconds_at(others, node.device.update)};
-  double longest = 0;
-  if (step.update.split == UpdateSplit::automatic) {
-    // The others are shared so that both processors end at one time, unless what the device keeps takes it longer.
-    for (const Resource& one : {link, kernels}) {
-      const double shared = one.others > 0 ? (1 + one.kept / one.others) / (1 / by_cpu + 1 / one.others) : 0;
-      longest = std::max({longest, one.kept, shared});
-    }
-    return longest;
-  }
-  const double share =
-      others > 0 ? std::min(1.0, static_cast<double>(step.update.streamed.value()) / others) : 0;
-  for (const Resource& one : {link, kernels}) longest = std::max(longest, one.kept + share * one.others);
-  return std::max((1 - share) * by_cpu, longest);
-}
-
-}  // namespace
-
-double model_operations(const ModelLayout& model, const TrainingRun& run) {
-  return 6.0 * static_cast<double>(model.element_count().value()) * static_cast<double>(run.tokens) *
-         run.micro_batches;
-}
-
-Result<Machine> share_of(const Machine& node, const ModelLayout& model, const PlannedStep& step,
-                         const TrainingRun& run) {
-  if (run.tokens == 0)
-    return Error::invalid_argument("simulate").object("tokens").wanted("1 or more").got(std::uint64_t{0});
-  if (node.device.flops == 0) return not_given("device.flops");
-  if (std::all_of(step.trace.uses.begin(), step.trace.uses.end(),
-                  [&](const auto& use) { return is_update(step.trace, use); })) {
-    return Error::unsupported("simulate")
-        .reason("the rank keeps parameters and gradients on its device, so that no use of them is simulated")
-        .wanted("offload_param or offload_optimizer on cpu or nvme")
-        .advice("a step takes what the device needs: 6 operations for each token and parameter");
-  }
+Machine share_of(const Machine& node, const PlannedStep& step, const StepWork& work, const TrainingRun& run) {
   Machine share = node;
-  const bool has_link = run.device_memory == tiers::DeviceMemory::separate;
-  const double host_copy = has_link ? node.device.host_copy : 0;  // host memory is not copied to itself
-  const double parts = run.ranks_per_node;
   for (swap::ReplayCosts::Disk& disk : share.costs.disks) {
-    disk.rates = scaled(disk.rates, 1 / parts);
+    disk.rates = scaled(disk.rates, 1.0 / run.ranks_per_node);
     disk.endurance = disk.endurance / run.ranks_per_node;
   }
-
-  const auto parameters = static_cast<double>(model.element_count().value());
-  const double ranks = run.ranks, forward = model_operations(model, run) / 3;
-  // In the dtype of gathers and reductions. What is at home on the device is gathered once a pass.
-  const double shards =
-      static_cast<double>(size_of(run.dtype).value()) * parameters / ranks * run.micro_batches;
-  const GatheredBytes from_host = gathered_bytes(step.trace);
-  const bool gathers_from_host = from_host.forward + from_host.backward > 0;
-  const double in_forward = gathers_from_host ? from_host.forward : shards,
-               in_backward = gathers_from_host ? from_host.backward : shards;
-  const double checkpoints = checkpoint_bytes(step.trace);
-  const auto longest = [&](double operations, double gathered, double copied) {
-    return std::max({seconds_at(operations, node.device.flops),
-                     seconds_at(gathered * (ranks - 1), node.device.link), seconds_at(copied, host_copy)});
-  };
-  PENSTOCK_TRY_ASSIGN(const double update, update_seconds(node, 1 / parts, step));
-  set_use(share.costs, step.trace,
-          {.forward = longest(forward, in_forward,
-                              std::max(from_host.forward, checkpoints)),  // these come, those leave
-           .backward = longest(forward * (2 + run.repeated_forward), in_backward + shards,
-                               from_host.backward + from_host.gradients + checkpoints),
-           .update = update});
+  set_use(share.costs, step.trace, work.seconds());
   return share;
 }
 
@@ -213,7 +92,19 @@ Result<void> check_fits(const MemoryPlan& plan, const Machine& node, const Train
                       "smaller units");
 }
 
-/// Without changes, all micro-batches.
+/// Of a rank that keeps parameters and gradients on its device: nothing is replayed, and the update runs after the
+/// backward.
+Simulation on_device(const PhaseSeconds& phases, std::size_t disks) {
+  swap::ReplayedRound step{.seconds = phases.forward + phases.backward + phases.update,
+                           .used = phases.forward + phases.backward,
+                           .waited_for_update = phases.update,
+                           .update = phases.update,
+                           .update_used = phases.update};
+  step.disks.resize(disks);
+  return {.first = step, .steady = step, .steps = 1, .settled = true, .changes = {}};
+}
+
+/// All micro-batches.
 Result<ModelSimulation> replay_once(const Config& config, const ModelLayout& model, const Machine& node,
                                     const TrainingRun& run, std::uint32_t steps, bool bytes_settle) {
   PENSTOCK_TRY_ASSIGN(const MemoryPlan plan,
@@ -223,8 +114,15 @@ Result<ModelSimulation> replay_once(const Config& config, const ModelLayout& mod
   PENSTOCK_TRY_ASSIGN(once.step, plan_step(config, model, plan, {.micro_batches = run.micro_batches}));
   once.step.options.steps = steps;
   once.step.options.bytes_settle = bytes_settle;
-  PENSTOCK_TRY_ASSIGN(once.share, share_of(node, model, once.step, run));
-  PENSTOCK_TRY_ASSIGN(once.simulation, simulate_steps(once.step.trace, once.share, once.step.options));
+  PENSTOCK_TRY_ASSIGN(once.work, step_work(node, model, once.step, run));
+  once.share = share_of(node, once.step, once.work, run);
+  const swap::AccessTrace& trace = once.step.trace;
+  if (std::all_of(trace.uses.begin(), trace.uses.end(),
+                  [&](const auto& use) { return is_update(trace, use); })) {
+    once.simulation = on_device(once.work.seconds(), node.costs.disks.size());
+    return once;
+  }
+  PENSTOCK_TRY_ASSIGN(once.simulation, simulate_steps(trace, once.share, once.step.options));
   return once;
 }
 
@@ -234,6 +132,14 @@ double extrapolated(double few, double more, double times) {
 ByteCount extrapolated(ByteCount few, ByteCount more, double times) {
   const auto of = [](ByteCount bytes) { return static_cast<double>(bytes.value()); };
   return ByteCount(static_cast<std::uint64_t>(extrapolated(of(few), of(more), times)));
+}
+
+StepWork::Phase extrapolated(const StepWork::Phase& few, const StepWork::Phase& more, double times) {
+  StepWork::Phase result = more;
+  for (const auto resource :
+       {&StepWork::Phase::operations, &StepWork::Phase::gathered, &StepWork::Phase::copied})
+    (result.*resource).amount = extrapolated((few.*resource).amount, (more.*resource).amount, times);
+  return result;
 }
 
 /// `more` has more micro-batches than `few`, and the result has `times` as many as these beyond it: each takes as much.
@@ -255,9 +161,11 @@ swap::ReplayedRound extrapolated(const swap::ReplayedRound& few, const swap::Rep
   return result;
 }
 
-/// Of a step with more micro-batches than most_micro_batches, replays so many and half of them.
-Result<ModelSimulation> simulate_once(const Config& config, const ModelLayout& model, const Machine& node,
-                                      const TrainingRun& run, std::uint32_t steps, bool bytes_settle) {
+}  // namespace
+
+Result<ModelSimulation> simulate_model_steps(const Config& config, const ModelLayout& model,
+                                             const Machine& node, const TrainingRun& run, std::uint32_t steps,
+                                             bool bytes_settle) {
   if (run.micro_batches <= most_micro_batches)
     return replay_once(config, model, node, run, steps, bytes_settle);
   TrainingRun part = run;
@@ -268,25 +176,45 @@ Result<ModelSimulation> simulate_once(const Config& config, const ModelLayout& m
   const double times = static_cast<double>(run.micro_batches - most_micro_batches) / (most_micro_batches / 2);
   for (const auto round : {&Simulation::first, &Simulation::steady})
     more.simulation.*round = extrapolated(few.simulation.*round, more.simulation.*round, times);
+  more.work.forward = extrapolated(few.work.forward, more.work.forward, times);
+  more.work.backward = extrapolated(few.work.backward, more.work.backward, times);
   return more;
 }
 
-}  // namespace
+std::vector<Work> ModelSimulation::resources() const {
+  std::vector<Work> all = work.resources();
+  const auto& disks = simulation.steady.disks;
+  for (std::size_t i = 0; i < disks.size(); ++i) {
+    const auto& [read, written, busy] = disks[i];
+    if ((read + written).is_zero()) continue;
+    const swap::DiskRates& rates = share.costs.disks[i].rates;
+    all.push_back({.what = disks.size() == 1 ? "disk" : "disk " + std::to_string(i + 1),
+                   .amount = static_cast<double>((read + written).value()),
+                   .rate = read.is_zero()      ? rates.write
+                           : written.is_zero() ? rates.read
+                                               : rates.mixed});
+  }
+  return all;
+}
 
 Result<ModelSimulation> simulate_model(const Config& config, const ModelLayout& model, const Machine& node,
                                        const TrainingRun& run, std::uint32_t steps) {
   PENSTOCK_TRY_ASSIGN(ModelSimulation result,
-                      simulate_once(config, model, node, run, steps, /*bytes_settle=*/true));
+                      simulate_model_steps(config, model, node, run, steps, /*bytes_settle=*/true));
   PENSTOCK_TRY_ASSIGN(const MemoryPlan plan,
                       plan_memory(config, model, run.ranks, run.ranks_per_node, run.device_memory));
   const ByteCount host_budget = plan.host_budget * run.ranks_per_node;
-  for (const auto& [what, change] : alternatives(config, node, host_budget)) {
+  const std::vector<Alternative> changes = alternatives(config, node, host_budget);
+  const auto seconds = in_parallel(changes.size(), [&](std::size_t i) -> std::optional<double> {
     Config changed = config;
     Machine other = node;
-    change(changed, other);
+    changes[i].change(changed, other);
+    const auto once = simulate_model_steps(changed, model, other, run, steps, /*bytes_settle=*/false);
+    return once ? std::optional(once->simulation.steady.seconds) : std::nullopt;
+  });
+  for (std::size_t i = 0; i < changes.size(); ++i) {
     // One that cannot run helps nobody.
-    if (const auto once = simulate_once(changed, model, other, run, steps, /*bytes_settle=*/false))
-      result.simulation.note_change(what, once->simulation.steady.seconds);
+    if (seconds[i]) result.simulation.note_change(changes[i].what, *seconds[i]);
   }
   return result;
 }

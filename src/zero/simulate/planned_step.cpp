@@ -31,6 +31,7 @@ Result<PlannedStep> plan_step(const Config& config, const ModelLayout& model, co
                   .dropped_ahead = plan.tiles_ahead};
   step.update = plan.update;
   step.kept_states = plan.device_tiles;
+  step.stays_gathered = !config.shards_parameters();
   return step;
 }
 

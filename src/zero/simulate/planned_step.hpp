@@ -14,6 +14,7 @@ struct PlannedStep {
   MemoryPlan::Update update;  ///< which processor updates the tiles
   /// Of tiles that the device keeps. The trace has them in host memory, and options.host_budget room for them.
   ByteCount kept_states;
+  bool stays_gathered = false;  ///< below stage 3: each parameter is gathered once a step
 };
 
 /// The trace that the layout gives, with all tiles and checkpoints, and the settings of the runtime of `plan`: of its
