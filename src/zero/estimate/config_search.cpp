@@ -14,8 +14,14 @@ namespace {
 using cpu_adam::StateFormat;
 using Link = PlanEstimate::Link;
 
+constexpr std::string_view stage_key = "zero_optimization.stage",
+                           optimizer_key = "zero_optimization.offload_optimizer.device",
+                           parameters_key = "zero_optimization.offload_param.device",
+                           format_key = "penstock.state_format", states_key = "penstock.device_states";
+
 std::vector<StateFormat> formats_of(const SearchOptions& options) {
-  if (config::has_16_bit_masters(options.base)) return {options.base.penstock.state_format};
+  if (config::has_16_bit_masters(options.base) || options.keeps(format_key))
+    return {options.base.penstock.state_format};
   std::vector<StateFormat> formats = {StateFormat::fp32};
   const bool in_fp32 = options.base.optimizer.type != cpu_adam::Optimizer::adam ||
                        options.base.penstock.non_finite_gradients == NonFiniteGradients::as_deepspeed;
@@ -25,7 +31,9 @@ std::vector<StateFormat> formats_of(const SearchOptions& options) {
   return formats;
 }
 
-std::vector<std::uint32_t> stages_of(const Config& base) {
+std::vector<std::uint32_t> stages_of(const SearchOptions& options) {
+  const Config& base = options.base;
+  if (options.keeps(stage_key)) return {base.stage};
   std::vector<std::uint32_t> stages;
   if (base.cpu_update_ratio == 1.0f) stages.push_back(2);
   if (base.gradient_allreduce_op == AllreduceOp::mean) stages.push_back(3);
@@ -33,16 +41,21 @@ std::vector<std::uint32_t> stages_of(const Config& base) {
 }
 
 /// 16-bit masters with fp32 moments must be offloaded, and so must states that only the CPU updates.
-std::vector<OffloadDevice> optimizer_devices(const Config& base) {
+std::vector<OffloadDevice> optimizer_devices(const SearchOptions& options) {
   using enum OffloadDevice;
+  const Config& base = options.base;
+  if (options.keeps(optimizer_key)) return {base.offload_optimizer.device};
   if (base.optimizer.type != cpu_adam::Optimizer::adam ||
       (config::has_16_bit_masters(base) && base.penstock.state_format == StateFormat::moments))
     return {cpu, nvme};
   return {none, cpu, nvme};
 }
 
-std::vector<OffloadDevice> parameter_devices(std::uint32_t stage, OffloadDevice optimizer) {
+std::vector<OffloadDevice> parameter_devices(const SearchOptions& options, std::uint32_t stage,
+                                             OffloadDevice optimizer) {
   using enum OffloadDevice;
+  if (const OffloadDevice device = options.base.offload_param.device; options.keeps(parameters_key))
+    return stage == 3 || device == none ? std::vector{device} : std::vector<OffloadDevice>();
   if (stage != 3) return {none};
   if (optimizer == none) return {none, cpu, nvme};
   return {cpu, nvme};
@@ -51,9 +64,9 @@ std::vector<OffloadDevice> parameter_devices(std::uint32_t stage, OffloadDevice 
 std::vector<Config> configs_of(const SearchOptions& options) {
   using enum OffloadDevice;
   std::vector<Config> configs;
-  for (const std::uint32_t stage : stages_of(options.base)) {
-    for (const OffloadDevice optimizer : optimizer_devices(options.base)) {
-      for (const OffloadDevice parameters : parameter_devices(stage, optimizer)) {
+  for (const std::uint32_t stage : stages_of(options)) {
+    for (const OffloadDevice optimizer : optimizer_devices(options)) {
+      for (const OffloadDevice parameters : parameter_devices(options, stage, optimizer)) {
         for (const StateFormat format : formats_of(options)) {
           Config& config = configs.emplace_back(options.base);
           config.stage = stage;
@@ -78,11 +91,12 @@ void take_cost(Candidate& candidate, const PlanEstimate& estimate) {
   candidate.device = estimate.moved(Link::device);
 }
 
-/// Whether states that are offloaded to host memory or NVMe may stay on the device. A configuration that says how many
-/// keeps its number.
+/// Whether states that are offloaded to host memory or NVMe may stay on the device. A base that says how many keeps its
+/// number.
 bool may_keep_states(const Config& config, const SearchOptions& options) {
   return config.offload_optimizer.device != OffloadDevice::none && !options.device_budget.is_zero() &&
-         config.penstock.device_states.is_zero() && config.optimizer.type == cpu_adam::Optimizer::adam &&
+         options.base.penstock.device_states.is_zero() && !options.keeps(states_key) &&
+         config.optimizer.type == cpu_adam::Optimizer::adam &&
          options.run.device_memory == tiers::DeviceMemory::separate;
 }
 
@@ -90,21 +104,9 @@ bool may_keep_states(const Config& config, const SearchOptions& options) {
 /// drives.
 void keep_states_on_device(Candidate& candidate, const SearchOptions& options, const ModelLayout& layout) {
   const bool is_cheapest = candidate.chosen && candidate.nvme.is_zero();
-  if (is_cheapest || !may_keep_states(candidate.config, options)) return;
-  Config unlimited = candidate.config;
-  unlimited.penstock.host_budget = unlimited.penstock.device_budget = {};
-  // What slots and other memory take beside the states depends on these.
-  ByteCount& states = unlimited.penstock.device_states;
-  states = options.device_budget;
-  while (true) {
-    const auto planned = estimate_plan(unlimited, layout, options.run);
-    if (!planned) return;  // there is no room for a tile
-    const ByteCount need = planned->plan.device_minimum, kept = planned->plan.device_tiles;
-    if (need <= options.device_budget) break;
-    const ByteCount above = need - options.device_budget;
-    if (above >= kept) return;
-    states = kept - above;
-  }
+  if (is_cheapest) return;
+  const ByteCount states = most_device_states(candidate.config, options, layout);
+  if (states.is_zero()) return;
   Config keeping = candidate.config;
   keeping.penstock.device_states = states;
   auto estimate = estimate_plan(keeping, layout, options.run);
@@ -166,6 +168,24 @@ bool means(const std::string& text, const Config& config) {
 }
 
 }  // namespace
+
+ByteCount most_device_states(const Config& config, const SearchOptions& options, const ModelLayout& layout) {
+  if (!may_keep_states(config, options)) return {};
+  Config unlimited = config;
+  unlimited.penstock.host_budget = unlimited.penstock.device_budget = {};
+  // What slots and other memory take beside the states depends on these.
+  ByteCount& states = unlimited.penstock.device_states;
+  states = options.device_budget;
+  while (true) {
+    const auto planned = estimate_plan(unlimited, layout, options.run);
+    if (!planned) return {};  // there is no room for a tile
+    const ByteCount need = planned->plan.device_minimum, kept = planned->plan.device_tiles;
+    if (need <= options.device_budget) return states;
+    const ByteCount above = need - options.device_budget;
+    if (above >= kept) return {};
+    states = kept - above;
+  }
+}
 
 std::string Candidate::name() const {
   std::string text = "stage " + std::to_string(config.stage);
@@ -234,6 +254,9 @@ Error ConfigSearch::nothing_fits(const SearchOptions& options) const {
               given(options.device_budget))
       .advice(!options.base.penstock.device_states.is_zero()
                   ? "raise a budget, or lower penstock.device_states"
+              : options.keeps(stage_key) || options.keeps(optimizer_key) || options.keeps(parameters_key) ||
+                      options.keeps(format_key)
+                  ? "raise a budget, or leave out of --config what the search shall choose"
               : options.lossy ? "raise a budget, use smaller units or tiles, or more ranks"
                               : "raise a budget, use smaller units or tiles, more ranks, or --lossy");
 }

@@ -2,6 +2,10 @@
 
 #include "zero/estimate/plan_estimate.hpp"
 
+#include <functional>
+#include <set>
+#include <string>
+
 namespace penstock::zero::estimate {
 
 /// What a configuration may use.
@@ -13,6 +17,10 @@ struct SearchOptions {
   ByteCount host_budget;    ///< of all ranks of a node; 0: any
   ByteCount device_budget;  ///< of each rank; 0: any
   bool lossy = false;       ///< also state formats that round the moments
+  /// Keys of the base that were given, as config_keys() spells them: of those that the search chooses, these are kept.
+  std::set<std::string, std::less<>> given = {};
+
+  [[nodiscard]] bool keeps(std::string_view key) const { return given.contains(key); }
 };
 
 /// One configuration that was tried.
@@ -34,7 +42,7 @@ struct Candidate {
 /// saves bytes between disk and memory: penstock.device_states, unless the base has a value. Left out is what the base
 /// cannot have: stage 2 with a ratio of the update, stage 3 with gradient_allreduce_op sum, split formats without bf16,
 /// and formats of which a tile has no room in the base's device_states. A base with 16-bit masters keeps its format,
-/// and where that is `moments` its states are offloaded.
+/// and where that is `moments` its states are offloaded. Of the keys that were given only their values are tried.
 struct ConfigSearch {
   std::vector<Candidate> candidates;
   std::optional<std::size_t> best;  ///< the first that fits
@@ -46,6 +54,11 @@ struct ConfigSearch {
   /// Precondition: !best.
   [[nodiscard]] Error nothing_fits(const SearchOptions& options) const;
 };
+
+/// The most bytes of offloaded states that the device's budget has room for beside what `config` needs; 0: none, or
+/// the configuration cannot keep states there, or was given how many.
+[[nodiscard]] ByteCount most_device_states(const Config& config, const SearchOptions& options,
+                                           const ModelLayout& layout);
 
 /// The keys of a configuration that differ from the defaults, as JSON that Config::from_text() reads for any number of
 /// ranks: without train_batch_size.

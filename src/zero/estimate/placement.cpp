@@ -101,6 +101,7 @@ std::vector<Knob> next_knobs(const Config& config, const ModelLayout& layout, co
     const auto other = estimate_plan(changed, layout, estimate.run);
     if (!other || moved_of_node(*other) >= now) continue;
     knobs.push_back({.change = change,
+                     .config = std::move(changed),
                      .host = other->per_node(Tier::host),
                      .nvme = other->per_node(Tier::nvme),
                      .device = other->per_rank(Tier::device),

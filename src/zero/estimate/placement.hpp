@@ -24,6 +24,7 @@ struct PlacedBytes {
 /// Another setting, planned, and what it takes.
 struct Knob {
   std::string change;
+  Config config;         ///< with the change
   ByteCount host, nvme;  ///< of a node
   ByteCount device;      ///< of a rank
   ByteCount moved;       ///< over the drives of a node in a step, at most

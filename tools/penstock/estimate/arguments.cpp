@@ -3,8 +3,6 @@
 #include "measure/command_line.hpp"
 #include "zero/config/value.hpp"
 
-#include <penstock/zero/config/config_file.hpp>
-
 #include <charconv>
 #include <iterator>
 #include <limits>
@@ -37,8 +35,10 @@ void add_model_options(measure::CommandLine& command, EstimateOptions& o) {
 void add_run_options(measure::CommandLine& command, EstimateOptions& o) {
   const measure::CommandOption tokens =
       command
-          .add_option("--tokens", o.tokens,
-                      "With a preset: tokens of a micro-batch of a rank; print their activations")
+          .add_option(
+              "--tokens", o.tokens,
+              "Tokens of a micro-batch of a rank: of a preset, print their activations; with --machine, "
+              "time their step")
           .range(std::uint64_t{1}, std::uint64_t{1} << 32)
           .type_name("N");
   command
@@ -74,11 +74,15 @@ void add_run_options(measure::CommandLine& command, EstimateOptions& o) {
       command
           .add_option("--config", o.config,
                       "Read the five options above, and all else that matters, from a "
-                      "ds_config.json")
+                      "ds_config.json; with a budget, what it gives is kept")
           .type_name("FILE");
   for (const char* name : of_config) config.excludes(name);
   command.add_flag("--lenient", o.lenient, "With --config: as of config check").needs(config);
-  command.add_option("--path", o.paths, "With --model: directory of swap files; repeat it for several drives")
+  command
+      .add_option(
+          "--path", o.paths,
+          "With --model: directory of swap files; repeat it for several drives, with --machine for each "
+          "disk of it in its order")
       .type_name("DIR");
   command
       .add_option("--device-memory", o.device_memory,
@@ -114,6 +118,12 @@ void add_search_options(measure::CommandLine& command, EstimateOptions& o) {
     option.excludes("--drive-endurance");
   }
   command.add_flag("--lossy", o.lossy, "With a budget: also state formats that round the moments");
+  command
+      .add_option(
+          "--machine", o.machine,
+          "With --model and --tokens: a machine file, see docs/simulation.md. Print simulated seconds of a "
+          "step; with a budget, find the configuration whose step takes fewest")
+      .type_name("FILE");
 }
 
 /// Throws, if an option was given that does not apply.
@@ -168,14 +178,15 @@ void check_estimate_options(const measure::CommandLine& command, const EstimateO
   if (by_sizes) {
     refuse(command,
            {"--path", "--device-memory", "--drive-endurance", "--budget-host", "--budget-device", "--lossy",
-            "--tokens"},
+            "--tokens", "--machine"},
            "--params: it needs --model");
   }
   if (options.format == "deepspeed") {
-    refuse(command, {"--drive-endurance", "--budget-host", "--budget-device", "--tokens"},
+    refuse(command, {"--drive-endurance", "--budget-host", "--budget-device", "--tokens", "--machine"},
            "--format deepspeed");
   }
-  if (options.searches()) refuse(command, {"--tokens"}, "a budget");
+  if (options.machine && options.tokens == 0) measure::fail_requires("--machine", "--tokens");
+  if (options.searches() && !options.machine) refuse(command, {"--tokens"}, "a budget without --machine");
   if (options.lossy && !options.searches())
     measure::fail_requires("--lossy", "--budget-host or --budget-device");
   const bool needs_layer = by_sizes && (options.format == "penstock" || options.stage == 3);
@@ -206,20 +217,48 @@ std::filesystem::path placeholder_path() {
   return "DIR";
 }
 
-Result<zero::Config> read_config(const EstimateOptions& options) {
+Result<zero::ConfigFile> read_config(const EstimateOptions& options) {
   PENSTOCK_TRY_ASSIGN(
       auto file, zero::ConfigFile::read(*options.config,
                                         {.world_size = run_of(options).ranks(), .lenient = options.lenient}));
   print_notes(file.config.notes);
-  return std::move(file.config);
+  return file;
 }
 
-Result<zero::Config> config_of(const EstimateOptions& options) {
-  PENSTOCK_TRY_ASSIGN(zero::Config config, options.config ? read_config(options) : default_config(options));
-  std::vector<std::filesystem::path> paths = known_paths(options, config);
+Result<zero::ConfigFile> config_of(const EstimateOptions& options) {
+  zero::ConfigFile file;
+  if (options.config) {
+    PENSTOCK_TRY_ASSIGN(file, read_config(options));
+  } else {
+    PENSTOCK_TRY_ASSIGN(file.config, default_config(options));
+  }
+  std::vector<std::filesystem::path> paths = known_paths(options, file.config);
   if (paths.empty()) paths = {placeholder_path()};
-  config.offload_param.nvme_paths = config.offload_optimizer.nvme_paths = paths;
-  return config;
+  file.config.offload_param.nvme_paths = file.config.offload_optimizer.nvme_paths = paths;
+  return file;
+}
+
+Result<zero::simulate::TimedRun> timed_run_of(const EstimateOptions& options, zero::Config& config) {
+  zero::simulate::TimedRun run{.machine = {}, .shape = run_of(options), .tokens = options.tokens};
+  PENSTOCK_TRY_ASSIGN(run.machine, zero::simulate::MachineFile::read(*options.machine));
+  std::vector<std::filesystem::path>& paths = config.offload_param.nvme_paths;
+  const std::size_t disks = run.machine.costs.disks.size();
+  if (paths.front() == placeholder_path()) {
+    while (paths.size() < disks)
+      paths.emplace_back(placeholder_path().string() + std::to_string(paths.size() + 1));
+    config.offload_optimizer.nvme_paths = paths;
+  }
+  if (options.memory_device) {
+    PENSTOCK_TRY_ASSIGN(const auto* const shape,
+                        zero::estimate::find_shape(*options.model, "--memory-device"));
+    PENSTOCK_TRY_ASSIGN(const ByteCount memory,
+                        parse_size(operation, "--memory-device", *options.memory_device));
+    run.activations = {.sizes = zero::estimate::activations_of(*shape, config.dtype, options.tokens),
+                       .blocks = shape->layers,
+                       .memory = memory};
+  }
+  PENSTOCK_TRY(check_timed_run(run, paths));
+  return run;
 }
 
 Result<double> parse_endurance(const std::string& text) {

@@ -3,6 +3,9 @@
 #include "command.hpp"
 #include "zero/estimate/config_search.hpp"
 #include "zero/estimate/named_model.hpp"
+#include "zero/simulate/timed_config.hpp"
+
+#include <penstock/zero/config/config_file.hpp>
 
 #include <cstdint>
 #include <filesystem>
@@ -36,6 +39,7 @@ struct EstimateOptions {
   // The search.
   std::optional<std::string> budget_host, budget_device;
   bool lossy = false;
+  std::optional<std::string> machine;  ///< the file that describes it: what is printed is timed
 
   [[nodiscard]] bool searches() const { return budget_host || budget_device; }
 };
@@ -52,11 +56,19 @@ void check_estimate_options(const measure::CommandLine& command, const EstimateO
 [[nodiscard]] zero::estimate::RunShape run_of(const EstimateOptions& options);
 
 /// The file of --config.
-[[nodiscard]] Result<zero::Config> read_config(const EstimateOptions& options);
-/// The configuration for a model: that of --config, or one with stage 3 and what the options say. `--path` replaces the
-/// directories; without any, one with the name of placeholder_path() stands for them.
-[[nodiscard]] Result<zero::Config> config_of(const EstimateOptions& options);
+[[nodiscard]] Result<zero::ConfigFile> read_config(const EstimateOptions& options);
+/// The configuration for a model: that of --config, or one with stage 3 and what the options say, without origins.
+/// `--path` replaces the directories; without any, one with the name of placeholder_path() stands for them.
+[[nodiscard]] Result<zero::ConfigFile> config_of(const EstimateOptions& options);
 [[nodiscard]] std::filesystem::path placeholder_path();
+
+/// The machine of --machine, and what a run on it needs beside a configuration. Without directories placeholders stand
+/// for them, one for each disk: both blocks of `config` have as many.
+///
+/// Errors: those of MachineFile::read() and check_timed_run(); invalid_argument, for --memory-device of a model whose
+/// shapes are not known.
+[[nodiscard]] Result<zero::simulate::TimedRun> timed_run_of(const EstimateOptions& options,
+                                                            zero::Config& config);
 
 /// Terabytes above 0, as bytes. Errors: invalid_argument.
 [[nodiscard]] Result<double> parse_endurance(const std::string& text);

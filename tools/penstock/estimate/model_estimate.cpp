@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
+#include <utility>
 
 namespace penstock::tool {
 
@@ -29,10 +31,36 @@ Result<ModelReport::Activations> activations_of(const EstimateOptions& options, 
   return activations;
 }
 
+/// Sorts the knobs by their seconds; those that cannot run on the machine are the last ones.
+Result<ModelReport::Timing> time_report(ModelReport& report, const zero::simulate::TimedRun& run) {
+  const zero::ModelLayout& layout = report.model.layout;
+  ModelReport::Timing timing;
+  PENSTOCK_TRY_ASSIGN(timing.timed, time_changes(report.config, layout, run));
+  std::vector<std::pair<double, zero::estimate::Knob>> timed;
+  constexpr double never = std::numeric_limits<double>::infinity();
+  for (zero::estimate::Knob& knob : report.knobs) {
+    const auto other = time_config(knob.config, layout, run);
+    timed.emplace_back(other ? other->seconds() : never, std::move(knob));
+  }
+  std::stable_sort(timed.begin(), timed.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  report.knobs.clear();
+  for (auto& [seconds, knob] : timed) {
+    report.knobs.push_back(std::move(knob));
+    timing.of_knobs.push_back(seconds == never ? std::nullopt : std::optional(seconds));
+  }
+  return timing;
+}
+
 /// Everything that is printed.
 Result<ModelReport> report_of(const EstimateOptions& options, NamedModel model) {
   ModelReport report{.model = std::move(model)};
-  PENSTOCK_TRY_ASSIGN(report.config, config_of(options));
+  PENSTOCK_TRY_ASSIGN(auto file, config_of(options));
+  report.config = std::move(file.config);
+  std::optional<zero::simulate::TimedRun> run;
+  if (options.machine) {
+    PENSTOCK_TRY_ASSIGN(run, timed_run_of(options, report.config));
+  }
   if (report.config.optimizer.type == cpu_adam::Optimizer::muon) PENSTOCK_TRY(report.model.use_muon());
   print_notes(report.model.notes);
   note_kept_states(report.config, run_of(options).device_memory);
@@ -40,10 +68,14 @@ Result<ModelReport> report_of(const EstimateOptions& options, NamedModel model) 
                       zero::estimate::estimate_plan(report.config, report.model.layout, run_of(options)));
   PENSTOCK_TRY_ASSIGN(report.deepspeed,
                       zero::estimate::compare_deepspeed(report.config, report.model, run_of(options)));
-  if (options.tokens > 0) {
+  // A run can be timed of every model.
+  if (options.tokens > 0 && (!run || zero::estimate::find_preset(*options.model) != nullptr)) {
     PENSTOCK_TRY_ASSIGN(report.activations, activations_of(options, report));
   }
   report.knobs = zero::estimate::next_knobs(report.config, report.model.layout, report.estimate);
+  if (run) {
+    PENSTOCK_TRY_ASSIGN(report.timing, time_report(report, *run));
+  }
   if (options.drive_endurance) {
     PENSTOCK_TRY_ASSIGN(const double given, parse_endurance(*options.drive_endurance));
     report.endurance_bytes.assign(report.estimate.paths.size(), given);

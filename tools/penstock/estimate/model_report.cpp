@@ -1,5 +1,8 @@
 #include "estimate/model_report.hpp"
 
+#include "estimate/timing_report.hpp"
+#include "simulate/simulate_report.hpp"
+
 #include <algorithm>
 
 namespace penstock::tool {
@@ -70,37 +73,21 @@ void print_traffic(const PlanEstimate& estimate) {
   fmt::print("in: read from a disk, or copied to a device; out: the reverse\n");
 }
 
-/// What the engine places, and the activations that a trainer keeps on the device.
-std::vector<PlacedBytes> placement_of(const ModelReport& report) {
-  std::vector<PlacedBytes> kinds = zero::estimate::placement_of(report.estimate.plan);
-  if (!report.activations) return kinds;
+/// That the trainer keeps on the device, where that is known.
+ByteCount activations_of(const ModelReport& report) {
+  if (!report.activations) return {};
   const auto& [tokens, blocks, sizes, plan] = *report.activations;
-  kinds.push_back({"activations, of the trainer", {plan ? plan->peak : sizes.block * blocks + sizes.head}});
+  return plan ? plan->peak : sizes.block * blocks + sizes.head;
+}
+
+/// What the engine places, and these.
+std::vector<PlacedBytes> placement_of(const PlanEstimate& estimate, ByteCount activations) {
+  std::vector<PlacedBytes> kinds = zero::estimate::placement_of(estimate.plan);
+  if (!activations.is_zero()) kinds.push_back({"activations, of the trainer", {activations}});
   return kinds;
 }
 
-void print_placement(const ModelReport& report) {
-  fmt::print("\n{:<30}{:>10}{:>10}{:>10}{:>16}\n", "placement of a rank", "device", "host", "nvme", "in all");
-  for (const PlacedBytes& kind : placement_of(report)) {
-    fmt::print("{:<30}", kind.kind);
-    for (const Tier tier : all_tiers) fmt::print("{:>8.1f} %", 100 * kind.share(tier));
-    fmt::print("{:>16}\n", to_string(kind.total()));
-  }
-  const zero::MemoryPlan& plan = report.estimate.plan;
-  if (plan.tiles > 0) {
-    fmt::print("tiles of {} elements", to_string(plan.tile_elements));
-    if (!plan.update.streamed.is_zero())
-      fmt::print(", {} on their way through the device", plan.update.device_slots);
-    if (plan.update.by_cpu) fmt::print(", one at a time updated by the CPU");
-    if (plan.tiles_on_disk) fmt::print(", at most {} read ahead", plan.tiles_ahead);
-    fmt::print("\n");
-  }
-  if (plan.checkpoints.count > 0)
-    fmt::print("checkpoints of {}: {} of {} have a slot on the device\n", to_string(plan.checkpoints.size),
-               plan.checkpoints.device_slots, plan.checkpoints.count);
-}
-
-/// What bounds a step, as far as it is known here, and what would move less.
+/// What bounds a step, as far as it is known without a machine.
 void print_limit(const ModelReport& report) {
   const PlanEstimate& estimate = report.estimate;
   const ByteCount moved = estimate.read_per_node() + estimate.written_per_node();
@@ -115,13 +102,25 @@ void print_limit(const ModelReport& report) {
   fmt::print("limiting resource, unless arithmetic takes longer: the drives of a node move {} a step{}\n",
              to_string(moved),
              seconds > 0 ? fmt::format(", {:.3g} s at path_limits", seconds)
-                         : "; penstock.path_limits makes that seconds");
+                         : "; penstock.path_limits or --machine makes that seconds");
+}
+
+/// What would move less, and how long its step takes.
+void print_knobs(const ModelReport& report) {
   if (report.knobs.empty()) return;
-  fmt::print("\n{:<44}{:>14}{:>14}{:>14}{:>14}\n", "next knobs, of a node", "host", "nvme", "moved a step",
-             "device a rank");
-  for (const zero::estimate::Knob& knob : report.knobs)
-    fmt::print("{:<44}{:>14}{:>14}{:>14}{:>14}\n", knob.change, to_string(knob.host), to_string(knob.nvme),
+  const bool is_timed = report.timing.has_value();
+  fmt::print("\n{:<44}{:>14}{:>14}{:>14}{:>14}{}\n", "next knobs, of a node", "host", "nvme", "moved a step",
+             "device a rank", is_timed ? fmt::format("{:>14}", "a step") : "");
+  for (std::size_t i = 0; i < report.knobs.size(); ++i) {
+    const zero::estimate::Knob& knob = report.knobs[i];
+    fmt::print("{:<44}{:>14}{:>14}{:>14}{:>14}", knob.change, to_string(knob.host), to_string(knob.nvme),
                to_string(knob.moved), to_string(knob.device));
+    if (is_timed) {
+      const auto& seconds = report.timing->of_knobs[i];
+      fmt::print("{:>14}", seconds ? time_text(*seconds) : "has no room");
+    }
+    fmt::print("\n");
+  }
 }
 
 void print_activations(const ModelReport& report) {
@@ -159,21 +158,15 @@ Json::Value activations_json(const ModelReport::Activations& activations) {
   return json;
 }
 
-Json::Value placement_json(const ModelReport& report) {
-  Json::Value rows(Json::arrayValue);
-  for (const PlacedBytes& kind : placement_of(report)) {
-    Json::Value& row = rows.append(Json::objectValue);
-    row["kind"] = json_string(kind.kind);
-    row["per_rank_bytes"] = json_number(kind.total());
-    for (const Tier tier : all_tiers) row[std::string(to_string(tier))] = kind.share(tier);
-  }
-  return rows;
-}
-
 Json::Value knobs_json(const ModelReport& report) {
   Json::Value rows(Json::arrayValue);
-  for (const zero::estimate::Knob& knob : report.knobs) {
+  for (std::size_t i = 0; i < report.knobs.size(); ++i) {
+    const zero::estimate::Knob& knob = report.knobs[i];
     Json::Value& row = rows.append(Json::objectValue);
+    if (report.timing) {
+      const auto& seconds = report.timing->of_knobs[i];
+      row["seconds_per_step"] = seconds ? Json::Value(*seconds) : Json::Value();
+    }
     row["change"] = knob.change;
     row["host_per_node_bytes"] = json_number(knob.host);
     row["nvme_per_node_bytes"] = json_number(knob.nvme);
@@ -293,12 +286,53 @@ ElementCount largest_unit(const zero::ModelLayout& layout) {
   return largest;
 }
 
+void print_placement(std::FILE* to, const PlanEstimate& estimate, ByteCount activations) {
+  fmt::print(to, "\n{:<30}{:>10}{:>10}{:>10}{:>16}\n", "placement of a rank", "device", "host", "nvme",
+             "in all");
+  for (const PlacedBytes& kind : placement_of(estimate, activations)) {
+    fmt::print(to, "{:<30}", kind.kind);
+    for (const Tier tier : all_tiers) fmt::print(to, "{:>8.1f} %", 100 * kind.share(tier));
+    fmt::print(to, "{:>16}\n", to_string(kind.total()));
+  }
+  const zero::MemoryPlan& plan = estimate.plan;
+  if (plan.tiles > 0) {
+    fmt::print(to, "tiles of {} elements", to_string(plan.tile_elements));
+    if (!plan.update.streamed.is_zero())
+      fmt::print(to, ", {} on their way through the device", plan.update.device_slots);
+    if (plan.update.by_cpu) fmt::print(to, ", one at a time updated by the CPU");
+    if (plan.tiles_on_disk) fmt::print(to, ", at most {} read ahead", plan.tiles_ahead);
+    fmt::print(to, "\n");
+  }
+  if (plan.checkpoints.count > 0)
+    fmt::print(to, "checkpoints of {}: {} of {} have a slot on the device\n",
+               to_string(plan.checkpoints.size), plan.checkpoints.device_slots, plan.checkpoints.count);
+}
+
+void add_placement(Json::Value& json, const PlanEstimate& estimate, ByteCount activations) {
+  Json::Value& rows = json["placement"] = Json::arrayValue;
+  for (const PlacedBytes& kind : placement_of(estimate, activations)) {
+    Json::Value& row = rows.append(Json::objectValue);
+    row["kind"] = json_string(kind.kind);
+    row["per_rank_bytes"] = json_number(kind.total());
+    for (const Tier tier : all_tiers) row[std::string(to_string(tier))] = kind.share(tier);
+  }
+  const zero::MemoryPlan& plan = estimate.plan;
+  json["update"]["tile_elements"] = Json::UInt64(plan.tile_elements.value());
+  json["update"]["by_cpu"] = plan.update.by_cpu;
+  json["update"]["tiles_through_device"] = plan.update.streamed.is_zero() ? 0u : plan.update.device_slots;
+  json["update"]["tiles_ahead"] = plan.tiles_ahead;
+}
+
 void print_report(const ModelReport& report) {
   print_head(report);
   print_tiers(report.estimate);
-  print_placement(report);
+  print_placement(stdout, report.estimate, activations_of(report));
   print_traffic(report.estimate);
-  print_limit(report);
+  if (report.timing)
+    print_timing(stdout, report.timing->timed);
+  else
+    print_limit(report);
+  print_knobs(report);
   print_paths(report);
   print_locked(report.estimate);
   print_deepspeed_rows(report);
@@ -325,16 +359,12 @@ Json::Value to_json(const ModelReport& report) {
   json["minimum_bytes"]["host_per_node"] =
       json_number(estimate.plan.host_minimum * estimate.run.ranks_per_node);
   json["minimum_bytes"]["device_per_rank"] = json_number(estimate.plan.device_minimum);
-  json["placement"] = placement_json(report);
-  json["update"]["tile_elements"] = Json::UInt64(estimate.plan.tile_elements.value());
-  json["update"]["by_cpu"] = estimate.plan.update.by_cpu;
-  json["update"]["tiles_through_device"] =
-      estimate.plan.update.streamed.is_zero() ? 0u : estimate.plan.update.device_slots;
-  json["update"]["tiles_ahead"] = estimate.plan.tiles_ahead;
+  add_placement(json, estimate, activations_of(report));
   json["traffic_per_step"] = traffic_of(estimate);
   const double of_drives = drive_seconds(report.config, estimate);
   json["drive_seconds_per_step"] = of_drives > 0 ? Json::Value(of_drives) : Json::Value();
   json["knobs"] = knobs_json(report);
+  if (report.timing) json["timing"] = timing_json(report.timing->timed);
   json["nvme_read_per_step_per_node_bytes"] = json_number(estimate.read_per_node());
   json["nvme_written_per_step_per_node_bytes"] = json_number(estimate.written_per_node());
   json["paths"] = paths_of(report);

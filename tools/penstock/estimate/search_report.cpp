@@ -1,5 +1,13 @@
 #include "estimate/model_report.hpp"
+#include "estimate/timing_report.hpp"
 #include "zero/layout/rank_nodes.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <set>
+#include <string>
+#include <string_view>
 
 namespace penstock::tool {
 
@@ -11,9 +19,46 @@ using zero::estimate::SearchOptions;
 
 constexpr const char* operation = "penstock estimate";
 
+/// Keys that a search chooses.
+constexpr std::string_view searched[] = {"zero_optimization.stage",
+                                         "zero_optimization.offload_param.device",
+                                         "zero_optimization.offload_optimizer.device",
+                                         "zero_optimization.offload_optimizer.ratio",
+                                         "penstock.state_format",
+                                         "penstock.device_states",
+                                         "penstock.device_budget",
+                                         "penstock.tile_elements",
+                                         "penstock.tiles_in_flight",
+                                         "penstock.update_split",
+                                         "penstock.path_weights"};
+
+/// Of these, those that the file gives.
+std::set<std::string, std::less<>> keys_given(const std::vector<zero::KeyOrigin>& origins) {
+  std::set<std::string, std::less<>> given;
+  for (const auto& [path, value, in_words, source, given_as, line, given_value, follows_from] : origins) {
+    if (source != zero::KeyOrigin::Source::file) continue;
+    // These say so instead.
+    if (path == "zero_optimization.sub_group_size") given.emplace("penstock.tile_elements");
+    if (path == "zero_optimization.offload_optimizer.buffer_count") given.emplace("penstock.tiles_in_flight");
+    if (std::find(std::begin(searched), std::end(searched), path) != std::end(searched)) given.insert(path);
+  }
+  return given;
+}
+
+void note_given(const SearchOptions& options) {
+  if (options.given.empty()) return;
+  std::string keys;
+  for (const std::string& key : options.given) keys.append(keys.empty() ? "" : ", ").append(key);
+  fmt::print(stderr, "note: --config gives {}: the search keeps {}\n", keys,
+             options.given.size() == 1 ? "its value" : "their values");
+}
+
 Result<SearchOptions> search_options_of(const EstimateOptions& options) {
-  PENSTOCK_TRY_ASSIGN(zero::Config base, config_of(options));
-  SearchOptions search{.base = std::move(base), .run = run_of(options), .lossy = options.lossy};
+  PENSTOCK_TRY_ASSIGN(zero::ConfigFile file, config_of(options));
+  SearchOptions search{.base = std::move(file.config), .run = run_of(options), .lossy = options.lossy};
+  search.given = keys_given(file.origins);
+  if (options.budget_device) search.given.erase("penstock.device_budget");
+  note_given(search);
   if (!search.base.penstock.node_budgets.empty())
     fmt::print(stderr, "note: penstock.node_budgets: the search replaces it by penstock.host_budget\n");
   note_kept_states(search.base, search.run.device_memory);
@@ -62,19 +107,50 @@ bool lacks_path(const zero::Config& config) {
   return !paths.empty() && paths.front() == placeholder_path();
 }
 
+/// `how`: why this one is chosen.
+Error no_path(const char* how, const std::string& name) {
+  return Error::invalid_argument(operation)
+      .reason(std::string(how) + " has swap files, and no directory for them is given")
+      .object(name)
+      .wanted("--path DIR, once for each drive, or nvme_path in --config")
+      .got("neither")
+      .advice("give a directory, or larger budgets");
+}
+
 ExitStatus print_best(const ConfigSearch& search, const SearchOptions& options) {
   const Candidate& best = search.candidates[*search.best];
   explain(search, options);
-  if (lacks_path(best.config)) {
-    return fail(
-        Error::invalid_argument(operation)
-            .reason("the cheapest configuration that fits has swap files, and no directory for them is given")
-            .object(best.name())
-            .wanted("--path DIR, once for each drive, or nvme_path in --config")
-            .got("neither")
-            .advice("give a directory, or larger budgets"));
-  }
+  if (lacks_path(best.config)) return fail(no_path("the cheapest configuration that fits", best.name()));
   fmt::print("{}\n", zero::estimate::to_short_json(best.config));
+  return done;
+}
+
+/// By the bytes that a step moves.
+ExitStatus search_by_bytes(const SearchOptions& options, const zero::ModelLayout& layout) {
+  const auto search = ConfigSearch::run(options, layout);
+  if (!search) return fail(search.error());
+  return search->best ? print_best(*search, options) : fail(search->nothing_fits(options));
+}
+
+/// By the seconds that a step takes on a machine.
+ExitStatus search_by_seconds(const EstimateOptions& options, SearchOptions search_options,
+                             const zero::ModelLayout& layout) {
+  const auto run = timed_run_of(options, search_options.base);
+  if (!run) return fail(run.error());
+  const auto search = zero::simulate::PlacementSearch::run(search_options, layout, *run);
+  if (!search) return fail(search.error());
+  if (lacks_path(search->chosen.config))
+    return fail(no_path("the fastest configuration that fits", search->chosen.name));
+  if (options.json) {
+    print_json(search_json(*search));
+    return done;
+  }
+  fmt::print(stderr, "chosen: {}\n  needs {} a node, {} a rank\n", search->chosen.name,
+             need_text("host", search->host_need, search_options.host_budget),
+             need_text("device", search->device_need, search_options.device_budget));
+  print_search(stderr, *search);
+  print_timing(stderr, search->timed);
+  fmt::print("{}\n", zero::estimate::to_short_json(search->chosen.config));
   return done;
 }
 
@@ -89,9 +165,8 @@ ExitStatus search_config(const EstimateOptions& options) {
     if (const auto used = model->use_muon(); !used) return fail(used.error());
   }
   print_notes(model->notes);
-  const auto search = ConfigSearch::run(*search_options, model->layout);
-  if (!search) return fail(search.error());
-  return search->best ? print_best(*search, *search_options) : fail(search->nothing_fits(*search_options));
+  return options.machine ? search_by_seconds(options, *search_options, model->layout)
+                         : search_by_bytes(*search_options, model->layout);
 }
 
 }  // namespace penstock::tool

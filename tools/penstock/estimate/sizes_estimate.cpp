@@ -53,7 +53,8 @@ void note_unused_budgets(const zero::PenstockConfig& config) {
 }
 
 Result<void> take_config(const EstimateOptions& options, zero::RunEstimateOptions& run) {
-  PENSTOCK_TRY_ASSIGN(const auto config, read_config(options));
+  PENSTOCK_TRY_ASSIGN(const auto file, read_config(options));
+  const zero::Config& config = file.config;
   if (options.format == "penstock") note_unused_budgets(config.penstock);
   run.stage = config.stage;
   run.dtype = config.dtype;

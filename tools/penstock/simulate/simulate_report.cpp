@@ -9,12 +9,6 @@ namespace {
 using swap::ReplayedRound;
 using zero::simulate::Simulation;
 
-/// Steps of small models take less than a millisecond.
-std::string time_text(double seconds) {
-  return seconds != 0 && seconds < 0.1 ? fmt::format("{:.3f} ms", seconds * 1e3)
-                                       : fmt::format("{:.3f} s", seconds);
-}
-
 std::string share_of(double part, double whole) {
   return whole > 0 ? fmt::format("{:.0f} %", 100 * part / whole) : "";
 }
@@ -73,6 +67,11 @@ Json::Value to_json(const ReplayedRound& round) {
 }
 
 }  // namespace
+
+std::string time_text(double seconds) {
+  return seconds != 0 && seconds < 0.1 ? fmt::format("{:.3f} ms", seconds * 1e3)
+                                       : fmt::format("{:.3f} s", seconds);
+}
 
 void print_report(const SimulatedCase& simulated, std::string_view eviction) {
   const auto& [title, trace, machine, settings, simulation, operations, tokens] = simulated;
