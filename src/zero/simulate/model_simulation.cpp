@@ -198,14 +198,14 @@ std::vector<Work> ModelSimulation::resources() const {
 }
 
 Result<ModelSimulation> simulate_model(const Config& config, const ModelLayout& model, const Machine& node,
-                                       const TrainingRun& run, std::uint32_t steps) {
+                                       const TrainingRun& run, std::uint32_t steps, std::uint32_t threads) {
   PENSTOCK_TRY_ASSIGN(ModelSimulation result,
                       simulate_model_steps(config, model, node, run, steps, /*bytes_settle=*/true));
   PENSTOCK_TRY_ASSIGN(const MemoryPlan plan,
                       plan_memory(config, model, run.ranks, run.ranks_per_node, run.device_memory));
   const ByteCount host_budget = plan.host_budget * run.ranks_per_node;
   const std::vector<Alternative> changes = alternatives(config, node, host_budget);
-  const auto seconds = in_parallel(changes.size(), [&](std::size_t i) -> std::optional<double> {
+  const auto seconds = in_parallel(changes.size(), threads, [&](std::size_t i) -> std::optional<double> {
     Config changed = config;
     Machine other = node;
     changes[i].change(changed, other);

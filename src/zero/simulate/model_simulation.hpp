@@ -31,9 +31,9 @@ inline constexpr std::uint32_t most_micro_batches = 16;
 [[nodiscard]] Result<ModelSimulation> simulate_model_steps(const Config& config, const ModelLayout& model,
                                                            const Machine& node, const TrainingRun& run,
                                                            std::uint32_t steps, bool bytes_settle = true);
-/// The same, and once with each change. Errors: the same.
+/// The same, and once with each change, on up to so many threads. Errors: the same.
 [[nodiscard]] Result<ModelSimulation> simulate_model(const Config& config, const ModelLayout& model,
                                                      const Machine& node, const TrainingRun& run,
-                                                     std::uint32_t steps);
+                                                     std::uint32_t steps, std::uint32_t threads = 1);
 
 }  // namespace penstock::zero::simulate

@@ -46,19 +46,25 @@ Result<void> check_budget(const char* option, ByteCount budget, ByteCount memory
       .got(budget);
 }
 
-/// Shares of the disks in proportion to their rates, where these differ. The smallest has weight 1.
+/// Where disks differ: their shares, of which the smallest is 1, and their rates, by which copies stay in memory.
 void weigh_paths(Config& config, const Search& search) {
   const auto& disks = search.run.machine.costs.disks;
-  if (search.options.keeps("penstock.path_weights") || config.swap_directories().empty()) return;
+  if (config.swap_directories().empty()) return;
   const auto [least, most] = std::minmax_element(
       disks.begin(), disks.end(), [](const auto& a, const auto& b) { return a.weight < b.weight; });
   if (least->weight == most->weight) return;
-  config.penstock.path_weights.clear();
-  for (const auto& disk : disks) config.penstock.path_weights.push_back(disk.weight / least->weight);
+  if (!search.options.keeps("penstock.path_weights")) {
+    config.penstock.path_weights.clear();
+    for (const auto& disk : disks) config.penstock.path_weights.push_back(disk.weight / least->weight);
+  }
+  if (!search.options.keeps("penstock.path_limits")) {
+    config.penstock.path_limits.clear();
+    for (const auto& disk : disks) config.penstock.path_limits.push_back(disk.rates.mixed);
+  }
 }
 
 std::vector<Result<TimedConfig>> time_configs(const Search& search, const std::vector<Config>& configs) {
-  return in_parallel(configs.size(),
+  return in_parallel(configs.size(), simulation_threads(),
                      [&](std::size_t i) { return time_config(configs[i], search.layout, search.run); });
 }
 

@@ -30,7 +30,8 @@ inline constexpr double gain_least = 0.01;
 ///
 /// Where states stay on the device, another setting may leave room for fewer of them. Simulations run in parallel.
 ///
-/// Where the machine has several disks of other weights, these are penstock.path_weights of what has swap files.
+/// Where the machine has several disks of other weights, these are penstock.path_weights of what has swap files, and
+/// their mixed rates are penstock.path_limits.
 struct PlacementSearch {
   /// A candidate that fits.
   struct Fitting {

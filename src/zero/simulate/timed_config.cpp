@@ -1,5 +1,7 @@
 #include "zero/simulate/timed_config.hpp"
 
+#include "zero/simulate/in_parallel.hpp"
+
 #include <string>
 
 namespace penstock::zero::simulate {
@@ -81,8 +83,8 @@ Result<TimedConfig> time_config(const Config& config, const ModelLayout& layout,
 
 Result<TimedConfig> time_changes(const Config& config, const ModelLayout& layout, const TimedRun& run) {
   PENSTOCK_TRY_ASSIGN(const Prepared prepared, prepare(config, layout, run));
-  PENSTOCK_TRY_ASSIGN(ModelSimulation model,
-                      simulate_model(config, layout, machine_of(config, run), prepared.run, steps_least));
+  PENSTOCK_TRY_ASSIGN(ModelSimulation model, simulate_model(config, layout, machine_of(config, run),
+                                                            prepared.run, steps_least, simulation_threads()));
   return TimedConfig{std::move(model), prepared.recomputation};
 }
 

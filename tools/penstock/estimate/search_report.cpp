@@ -30,7 +30,8 @@ constexpr std::string_view searched[] = {"zero_optimization.stage",
                                          "penstock.tile_elements",
                                          "penstock.tiles_in_flight",
                                          "penstock.update_split",
-                                         "penstock.path_weights"};
+                                         "penstock.path_weights",
+                                         "penstock.path_limits"};
 
 /// Of these, those that the file gives.
 std::set<std::string, std::less<>> keys_given(const std::vector<zero::KeyOrigin>& origins) {

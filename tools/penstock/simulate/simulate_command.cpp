@@ -4,6 +4,7 @@
 #include "zero/estimate/activations.hpp"
 #include "zero/estimate/named_model.hpp"
 #include "zero/estimate/plan_estimate.hpp"
+#include "zero/simulate/in_parallel.hpp"
 #include "zero/simulate/model_simulation.hpp"
 
 #include <penstock/zero/config/config_file.hpp>
@@ -167,7 +168,8 @@ Result<SimulatedCase> case_of_model(const SimulateOptions& options) {
         .size = zero::estimate::activations_of(*shape, config.dtype, options.tokens).checkpoint};
   }
   note_kept_states(config, run.device_memory);
-  PENSTOCK_TRY_ASSIGN(auto simulated, simulate_model(config, model.layout, node, run, options.steps));
+  PENSTOCK_TRY_ASSIGN(auto simulated, simulate_model(config, model.layout, node, run, options.steps,
+                                                     zero::simulate::simulation_threads()));
   simulated.step.options.host_budget -= simulated.step.kept_states;  // they are on the device
   return SimulatedCase{.title = std::move(title),
                        .trace = std::move(simulated.step.trace),

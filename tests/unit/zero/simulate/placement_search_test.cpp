@@ -166,6 +166,8 @@ TEST(PlacementSearch, DividesTheBytesAsTheDisksAreFast) {
   run.machine.costs.disks.push_back(disk_of(1e7));
   const PlacementSearch found = search(options, run);
   EXPECT_EQ(found.chosen.config.penstock.path_weights, (std::vector<double>{4, 1}));
+  ASSERT_EQ(found.chosen.config.penstock.path_limits.size(), 2u);
+  EXPECT_EQ(found.chosen.config.penstock.path_limits[0], 4 * found.chosen.config.penstock.path_limits[1]);
   const auto& disks = found.timed.model.simulation.steady.disks;
   const double first = static_cast<double>((disks[0].read + disks[0].written).value()),
                second = static_cast<double>((disks[1].read + disks[1].written).value());
