@@ -224,8 +224,9 @@ Result<void> Rank::State::make_engine(Member& member) {
 
 Result<void> Rank::State::make_plans(tiers::DeviceMemory memory) {
   for (Member& member : members) {
-    PENSTOCK_TRY_ASSIGN(member.plan, plan_memory(member.config, member.model, options.identity.ranks,
-                                                 options.identity.local_ranks, memory));
+    PENSTOCK_TRY_ASSIGN(member.plan,
+                        plan_memory(member.config, member.model, options.identity.ranks,
+                                    options.identity.local_ranks, memory, options.identity.local_rank));
   }
   return ok();
 }

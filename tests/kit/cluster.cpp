@@ -124,6 +124,8 @@ std::function<std::optional<ErrorCode>(const RunOptions::ProgramPoint&)> abandon
 ByteCount smallest_host_budget(RunOptions options) {
   Config& config = options.config;
   config.penstock.host_budget = {};
+  config.penstock.node_budgets.clear();
+  config.penstock.rank_nodes.clear();
   config.offload_param.nvme_paths = config.offload_optimizer.nvme_paths = {"."};
   const auto memory = options.accelerator ? tiers::DeviceMemory::separate : options.device_memory;
   return plan_memory(config, options.model, options.ranks, options.ranks, memory)->host_minimum *
@@ -216,6 +218,7 @@ RunResult train(const RunOptions& options) {
     result.interruptions.insert(result.interruptions.end(), results[r].interruptions.begin(),
                                 results[r].interruptions.end());
     result.host_peak = std::max(result.host_peak, results[r].host_peak);
+    result.host_budget = std::max(result.host_budget, results[r].host_budget);
     for (std::size_t i = 0; i < results[r].beside.size(); ++i) {
       RunResult& beside = result.beside[i];
       if (!beside.error) beside.error = results[r].beside[i].error;

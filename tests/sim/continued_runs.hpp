@@ -22,11 +22,22 @@ inline constexpr std::array continued_formats = {RunFormat{cpu_adam::StateFormat
                                                  RunFormat{cpu_adam::StateFormat::split_q8},
                                                  narrow_formats[0]};
 
-/// Some runs get more host memory than they need, which is home of what is on disk.
+/// Some runs get more host memory than they need, which is home of what is on disk; in some of these, the ranks of one
+/// NUMA node get more than those of another.
 inline void give_random_memory(RunOptions& options, std::uint64_t seed) {
   penstock::test::SeededRandom random(seed + 43'000);
-  options.config.penstock.host_budget =
-      random.below(2) == 0 ? ByteCount() : smallest_host_budget(options) + ByteCount(random.below(3'000'000));
+  PenstockConfig& penstock = options.config.penstock;
+  const ByteCount least = smallest_host_budget(options);
+  penstock.host_budget = {};
+  penstock.node_budgets.clear();
+  penstock.rank_nodes.clear();
+  const std::uint64_t how = random.below(3);
+  if (how == 1) penstock.host_budget = least + ByteCount(random.below(3'000'000));
+  if (how < 2) return;
+  for (std::uint32_t node = 0; node < 2; ++node)
+    penstock.node_budgets.push_back(least + ByteCount(random.below(2) * random.below(3'000'000)));
+  for (std::uint32_t rank = 0; rank < options.ranks; ++rank)
+    penstock.rank_nodes.push_back(static_cast<std::uint32_t>(random.below(2)));
 }
 
 /// Of any stage, tiers and format.

@@ -95,6 +95,36 @@ TEST(EngineCommit, IsContinuedByOtherRanksStagesTiersAndFormats) {
   }
 }
 
+/// One rank has all at home and the other nothing; then the reverse; then both as much as the plan chooses.
+TEST(EngineCommit, IsContinuedWithOtherBudgetsOfNumaNodes) {
+  for (const OffloadDevice to : {OffloadDevice::nvme, OffloadDevice::cpu}) {
+    RunOptions options{.ranks = 2, .steps = 6, .model = deep_model()};
+    options.config.offload_param.device = OffloadDevice::nvme;
+    options.config.offload_optimizer.device = to;
+    const RunResult whole = train(options);
+    ASSERT_FALSE(whole.error) << whole.error->message();
+    const ByteCount least = smallest_host_budget(options) / 2;
+    const ScratchDirectory scratch;
+    options = durable(options, scratch.path() / "run");
+    options.config.penstock.rank_nodes = {0, 1};
+    options.config.penstock.node_budgets = {least + 64_MiB, least};
+    const RunResult first = train(first_part(options, 2));
+    ASSERT_FALSE(first.error) << first.error->message();
+    options.config.penstock.node_budgets = {least, least + 64_MiB};
+    const RunResult second = train(first_part(second_part(options, 2), 4));
+    ASSERT_FALSE(second.error) << second.error->message();
+    options.config.penstock.node_budgets.clear();
+
+    const RunResult third = train(second_part(options, 4));
+
+    ASSERT_FALSE(third.error) << third.error->message();
+    EXPECT_EQ(third.digest, whole.digest);
+    EXPECT_EQ(third.parameters, whole.parameters);
+    for (const RunResult& result : {first, second, third})
+      EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
+  }
+}
+
 RunOptions small_run() {
   RunOptions options{.ranks = 2, .steps = 2};
   options.config.offload_optimizer.device = OffloadDevice::nvme;

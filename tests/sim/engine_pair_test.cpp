@@ -58,6 +58,18 @@ void limit_host_memory(RunOptions& options, SeededRandom& random) {
   };
   limit(options);
   for (RunOptions& beside : options.beside) limit(beside);
+  if (options.ranks == 1 || random.below(3) != 0) return;
+  // The first rank has the same part on a node of its own, the others have twice as much on theirs.
+  const auto limit_by_node = [](RunOptions& one, std::uint32_t ranks) {
+    PenstockConfig& penstock = one.config.penstock;
+    const ByteCount part = penstock.host_budget / ranks;
+    penstock.host_budget = {};
+    penstock.node_budgets = {part, part * 2 * (ranks - 1)};
+    penstock.rank_nodes.assign(ranks, 1);
+    penstock.rank_nodes.front() = 0;
+  };
+  limit_by_node(options, options.ranks);
+  for (RunOptions& beside : options.beside) limit_by_node(beside, options.ranks);
 }
 
 RunOptions actor_and_reference(std::uint64_t seed) {

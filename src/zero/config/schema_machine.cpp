@@ -59,7 +59,7 @@ constexpr Key keys[] = {
      .kind = numbers,
      .help =
          "instead of host_budget, with rank_nodes: bytes of host memory of the ranks of each NUMA node, by "
-         "its number",
+         "its number; each of them has its part of that",
      .bytes = "host: so much for the ranks of each node",
      .least = 1,
      .most = 9e18,

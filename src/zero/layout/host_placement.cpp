@@ -128,6 +128,26 @@ ByteCount tiles_stay_in_host(MemoryPlan& plan, const RankBytes& rank, ByteCount 
       });
 }
 
+/// Names the budget, and what it gives the plan's rank.
+Error host_budget_too_small(const MemoryPlan& plan, const Config& config) {
+  Error error = Error(ErrorCode::budget_too_small, "plan_memory")
+                    .reason("the host budget is too small to make progress");
+  const PenstockConfig& penstock = config.penstock;
+  if (penstock.node_budgets.empty()) {
+    return std::move(error)
+        .where("penstock.host_budget")
+        .wanted("at least " + to_exact_string(plan.host_minimum * plan.local_ranks))
+        .got(penstock.host_budget);
+  }
+  const std::uint32_t node = penstock.rank_nodes[plan.planned_local_rank];
+  return std::move(error)
+      .where("penstock.node_budgets")
+      .object("node " + std::to_string(node) + ", of which rank " + std::to_string(plan.planned_local_rank) +
+              " of the machine has a part")
+      .wanted("at least " + to_exact_string(plan.host_minimum) + " for each rank of a node")
+      .got(host_budget_of_rank(config, plan.local_ranks, plan.planned_local_rank));
+}
+
 }  // namespace
 
 HostNeed host_need(MemoryPlan& plan, const Config& config, const RankBytes& rank, const ShardLayout& shards) {
@@ -137,7 +157,7 @@ HostNeed host_need(MemoryPlan& plan, const Config& config, const RankBytes& rank
   const LeasePlan leases = plan_leases(plan, config, shards);
   plan.host_leases = leases.wanted;
   need = host_need_with(plan, config, rank, leases.wanted);
-  const ByteCount given = host_budget_of_rank(config, plan.local_ranks);
+  const ByteCount given = host_budget_of_rank(config, plan.local_ranks, plan.planned_local_rank);
   if (given.is_zero() || given >= need.minimum(rank)) return need;
   plan.host_leases = leases.minimum;
   return host_need_with(plan, config, rank, leases.minimum);
@@ -149,17 +169,19 @@ Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const Shar
   plan.host_minimum = need.minimum(rank);
   const ByteCount everything =
       plan.host_staging_min + need.ring + need.checkpoints + need.resident + rank.gradients;
-  const ByteCount given = host_budget_of_rank(config, plan.local_ranks);
-  const ByteCount budget = given.is_zero() ? everything : given;
-  plan.host_budget = ByteCount(budget.value() / extent_alignment.bytes() * extent_alignment.bytes());
+  const auto budget_of = [&](std::uint32_t local_rank) {
+    const ByteCount given = host_budget_of_rank(config, plan.local_ranks, local_rank);
+    const ByteCount budget = given.is_zero() ? everything : given;
+    return ByteCount(budget.value() / extent_alignment.bytes() * extent_alignment.bytes());
+  };
+  plan.host_budget = budget_of(plan.planned_local_rank);
+  plan.host_of_machine = plan.host_budget * plan.local_ranks;
+  if (parts_differ(config)) {
+    plan.host_of_machine = {};
+    for (std::uint32_t other = 0; other < plan.local_ranks; ++other) plan.host_of_machine += budget_of(other);
+  }
   if (plan.host_budget >= plan.host_minimum) return ok();
-  const bool by_node = !config.penstock.node_budgets.empty();
-  return Error(ErrorCode::budget_too_small, "plan_memory")
-      .reason("the host budget is too small to make progress")
-      .where(by_node ? "penstock.node_budgets" : "penstock.host_budget")
-      .wanted(by_node ? "at least " + to_exact_string(plan.host_minimum) + " for each rank of a node"
-                      : "at least " + to_exact_string(plan.host_minimum * plan.local_ranks))
-      .got(by_node ? given : config.penstock.host_budget)
+  return host_budget_too_small(plan, config)
       .note("needed  staging " + to_string(plan.host_staging_min) + " and resident " +
             to_string(plan.host_minimum - plan.host_staging_min) + " for each of " +
             std::to_string(plan.local_ranks) + " ranks")

@@ -9,6 +9,7 @@
 #include "zero/layout/plan_checks.hpp"
 #include "zero/layout/plan_fingerprint.hpp"
 #include "zero/layout/rank_bytes.hpp"
+#include "zero/layout/rank_nodes.hpp"
 #include "zero/layout/tiles.hpp"
 #include "zero/layout/update_plan.hpp"
 #include "zero/layout/update_slot.hpp"
@@ -164,13 +165,22 @@ ByteCount MemoryPlan::host_staging() const {
 
 namespace {
 
-Result<MemoryPlan> plan_with(ElementCount tile_elements, const Config& config, const ModelLayout& model,
-                             const ShardLayout& shards, std::uint32_t ranks, std::uint32_t local_ranks,
-                             tiers::DeviceMemory device_memory) {
+/// What is planned, beside the rank and the length of tiles.
+struct PlannedRun {
+  const Config& config;
+  const ModelLayout& model;
+  const ShardLayout& shards;
+  std::uint32_t ranks, local_ranks;
+  tiers::DeviceMemory device_memory;
+};
+
+Result<MemoryPlan> plan_with(ElementCount tile_elements, const PlannedRun& run, std::uint32_t local_rank) {
+  const auto& [config, model, shards, ranks, local_ranks, device_memory] = run;
   MemoryPlan plan;
   plan.fingerprint = plan_fingerprint(config, model, ranks);
   plan.ranks = ranks;
   plan.local_ranks = local_ranks;
+  plan.planned_local_rank = local_rank;
   plan.shares_memory = ranks == 1 && device_memory == tiers::DeviceMemory::host;
   plan.flats_in_host = flats_in_host(config, shards);
   plan.shards_on_disk =
@@ -202,20 +212,34 @@ Result<MemoryPlan> plan_with(ElementCount tile_elements, const Config& config, c
   return plan;
 }
 
-}  // namespace
-
-Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, std::uint32_t ranks,
-                               std::uint32_t local_ranks, tiers::DeviceMemory device_memory) {
-  PENSTOCK_TRY(check_inputs(config, model, ranks, local_ranks));
-  const ShardLayout shards(model, ranks);
-  std::vector<ElementCount> lengths = tile_lengths(config, device_memory);
+/// Chooses the length of tiles for this rank.
+Result<MemoryPlan> plan_with_tiles(const PlannedRun& run, std::uint32_t local_rank) {
+  std::vector<ElementCount> lengths = tile_lengths(run.config, run.device_memory);
   const ElementCount last = lengths.back();
   lengths.pop_back();
   for (const ElementCount length : lengths) {
-    auto plan = plan_with(length, config, model, shards, ranks, local_ranks, device_memory);
+    auto plan = plan_with(length, run, local_rank);
     if (plan && plan->tiles >= streamed_tiles_min) return plan;
   }
-  return plan_with(last, config, model, shards, ranks, local_ranks, device_memory);
+  return plan_with(last, run, local_rank);
+}
+
+}  // namespace
+
+Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, std::uint32_t ranks,
+                               std::uint32_t local_ranks, tiers::DeviceMemory device_memory,
+                               std::optional<std::uint32_t> local_rank) {
+  PENSTOCK_TRY(check_inputs(config, model, ranks, local_ranks, local_rank.value_or(0)));
+  const ShardLayout shards(model, ranks);
+  const PlannedRun run{config, model, shards, ranks, local_ranks, device_memory};
+  // First of all ranks the one with the least memory: the others have its tiles, and are refused where it is.
+  const std::uint32_t least = rank_with_least_memory(config);
+  PENSTOCK_TRY_ASSIGN(MemoryPlan plan, plan_with_tiles(run, least));
+  if (!local_rank) return plan;
+  const auto part = [&](std::uint32_t rank) { return host_budget_of_rank(config, local_ranks, rank); };
+  if (part(*local_rank) != part(least)) return plan_with(plan.tile_elements, run, *local_rank);
+  plan.planned_local_rank = *local_rank;
+  return plan;
 }
 
 }  // namespace penstock::zero

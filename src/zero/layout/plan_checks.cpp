@@ -7,13 +7,20 @@ namespace penstock::zero {
 namespace {
 
 /// Checks the number of ranks, which Config::validate() does not know.
-Result<void> check_ranks(const Config& config, std::uint32_t ranks, std::uint32_t local_ranks) {
+Result<void> check_ranks(const Config& config, std::uint32_t ranks, std::uint32_t local_ranks,
+                         std::uint32_t local_rank) {
   if (ranks == 0) return Error::invalid_argument("plan_memory").object("ranks").wanted("1 or more").got(0u);
   if (local_ranks == 0 || ranks < local_ranks) {
     return Error::invalid_argument("plan_memory")
         .object("local_ranks")
         .wanted("from 1 to " + std::to_string(ranks) + ", the number of all ranks")
         .got(local_ranks);
+  }
+  if (local_rank >= local_ranks) {
+    return Error::invalid_argument("plan_memory")
+        .object("local_rank")
+        .wanted("below " + std::to_string(local_ranks) + ", the number of ranks of this machine")
+        .got(local_rank);
   }
   const std::size_t nodes = config.penstock.rank_nodes.size();
   if (nodes == 0 || nodes == local_ranks) return ok();
@@ -73,10 +80,10 @@ Result<void> check_muon(const Config& config, const ModelLayout& model) {
 }  // namespace
 
 Result<void> check_inputs(const Config& config, const ModelLayout& model, std::uint32_t ranks,
-                          std::uint32_t local_ranks) {
+                          std::uint32_t local_ranks, std::uint32_t local_rank) {
   PENSTOCK_TRY(config.validate());
   PENSTOCK_TRY(model.validate());
-  PENSTOCK_TRY(check_ranks(config, ranks, local_ranks));
+  PENSTOCK_TRY(check_ranks(config, ranks, local_ranks, local_rank));
   PENSTOCK_TRY(check_units(config, model));
   return check_muon(config, model);
 }

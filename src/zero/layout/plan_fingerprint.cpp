@@ -44,6 +44,9 @@ std::uint64_t plan_fingerprint(const Config& config, const ModelLayout& model, s
                                       model.groups.size(),
                                       config.is_durable()};
   for (const ByteCount budget : config.penstock.node_budgets) facts.push_back(budget.value());
+  // They say which rank has which budget; else they need no memory.
+  if (!config.penstock.node_budgets.empty())
+    facts.insert(facts.end(), config.penstock.rank_nodes.begin(), config.penstock.rank_nodes.end());
   for (const OptimizerGroup& group : model.groups)
     facts.push_back(std::uint64_t{group.frozen} + 2 * std::uint64_t{group.use_muon});
   for (const UnitLayout& unit : model.units) {

@@ -7,8 +7,9 @@
 
 namespace penstock::zero {
 
-/// A hash, never 0, of everything that a memory plan depends on: an engine refuses the plan of another configuration,
-/// layout or number of ranks. Settings that need no memory, such as the learning rate, are not part of it.
+/// A hash, never 0, of everything that a memory plan depends on but the rank: an engine refuses the plan of another
+/// configuration, layout or number of ranks. It is the same on all ranks. Settings that need no memory, such as the
+/// learning rate, are not part of it.
 [[nodiscard]] std::uint64_t plan_fingerprint(const Config& config, const ModelLayout& model,
                                              std::uint32_t ranks);
 

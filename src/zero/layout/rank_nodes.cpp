@@ -15,22 +15,44 @@ std::vector<std::size_t> spread_over_nodes(std::uint32_t local_rank, std::uint32
 }
 
 namespace {
+
 /// One that is given is not 0, which would mean that none is.
 ByteCount part_of(ByteCount budget, std::uint64_t ranks) {
   return budget.is_zero() ? budget : std::max(budget / ranks, ByteCount(1));
 }
+
+/// Precondition: the node of the rank has a budget.
+ByteCount part_of_node_budget(const PenstockConfig& penstock, std::uint32_t local_rank) {
+  const std::vector<std::uint32_t>& nodes = penstock.rank_nodes;
+  const std::uint32_t node = nodes[local_rank];
+  const auto ranks = static_cast<std::uint64_t>(std::count(nodes.begin(), nodes.end(), node));
+  return part_of(penstock.node_budgets[node], ranks);
+}
+
 }  // namespace
 
-ByteCount host_budget_of_rank(const Config& config, std::uint32_t local_ranks) {
-  const std::vector<ByteCount>& budgets = config.penstock.node_budgets;
-  const std::vector<std::uint32_t>& nodes = config.penstock.rank_nodes;
-  if (budgets.empty()) return part_of(config.penstock.host_budget, local_ranks);
-  ByteCount least(~std::uint64_t{0});
-  for (const std::uint32_t node : nodes) {
-    const auto ranks = static_cast<std::uint64_t>(std::count(nodes.begin(), nodes.end(), node));
-    least = std::min(least, part_of(budgets[node], ranks));
+ByteCount host_budget_of_rank(const Config& config, std::uint32_t local_ranks, std::uint32_t local_rank) {
+  if (config.penstock.node_budgets.empty()) return part_of(config.penstock.host_budget, local_ranks);
+  return part_of_node_budget(config.penstock, local_rank);
+}
+
+std::uint32_t rank_with_least_memory(const Config& config) {
+  std::uint32_t least = 0;
+  if (config.penstock.node_budgets.empty()) return least;
+  const auto part = [&](std::uint32_t rank) { return part_of_node_budget(config.penstock, rank); };
+  for (std::uint32_t rank = 1; rank < config.penstock.rank_nodes.size(); ++rank) {
+    if (part(rank) < part(least)) least = rank;
   }
   return least;
+}
+
+bool parts_differ(const Config& config) {
+  if (config.penstock.node_budgets.empty()) return false;
+  const ByteCount first = part_of_node_budget(config.penstock, 0);
+  for (std::uint32_t rank = 1; rank < config.penstock.rank_nodes.size(); ++rank) {
+    if (part_of_node_budget(config.penstock, rank) != first) return true;
+  }
+  return false;
 }
 
 }  // namespace penstock::zero

@@ -235,6 +235,11 @@ void add_plan_rows(BadArguments& bad) {
     (void)plan_memory({}, model, ~0u, 1);
     return harmless();
   });
+  for (const std::uint32_t rank : {2u, ~0u}) {
+    bad("plan_memory", "local_rank", std::to_string(rank) + " of 2", [=] {
+      return refused(plan_memory({}, model, 2, 2, tiers::DeviceMemory::separate, rank), "local_rank");
+    });
+  }
   bad("plan_memory", "device_memory", "unknown", [=] {
     return expect(plan_memory({}, model, 1, 1, unknown<tiers::DeviceMemory>).has_value(), "refused");
   });

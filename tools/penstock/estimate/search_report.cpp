@@ -64,9 +64,10 @@ Result<SearchOptions> search_options_of(const EstimateOptions& options) {
     fmt::print(stderr, "note: penstock.node_budgets: the search replaces it by penstock.host_budget\n");
   note_kept_states(search.base, search.run.device_memory);
   // What is not given is limited by the configuration.
-  // A plan has the same part for all ranks.
-  search.host_budget =
-      zero::host_budget_of_rank(search.base, search.run.ranks_per_node) * search.run.ranks_per_node;
+  // With a host_budget all ranks have the same part, so no more than that of the smallest.
+  search.host_budget = zero::host_budget_of_rank(search.base, search.run.ranks_per_node,
+                                                 zero::rank_with_least_memory(search.base)) *
+                       search.run.ranks_per_node;
   search.device_budget = search.base.penstock.device_budget;
   if (options.budget_host) {
     PENSTOCK_TRY_ASSIGN(search.host_budget, parse_size(operation, "--budget-host", *options.budget_host));

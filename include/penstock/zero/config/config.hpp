@@ -100,7 +100,7 @@ struct MonitorConfig {
 struct PenstockConfig {
   ByteCount host_budget;  ///< total of all ranks of the machine; 0: chosen by the plan
   /// Instead of host_budget: total of the ranks of each NUMA node, by node number. A rank gets its part of the budget
-  /// of its node, see rank_nodes; all ranks get as much as the one that would get least.
+  /// of its node, see rank_nodes.
   std::vector<ByteCount> node_budgets = {};
   ByteCount device_budget;  ///< of each rank; 0: chosen by the plan
   /// A part of device_budget, where the device's memory is separate: so many bytes of offloaded states stay there.

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,7 +21,8 @@ namespace penstock::zero {
 /// The memory and disk use of one rank, decided before anything is allocated. Runtime and engine are created from it,
 /// so that they use what it predicts.
 struct MemoryPlan {
-  ByteCount host_budget;      ///< of this rank
+  ByteCount host_budget;      ///< of this rank; with penstock.node_budgets, those of a machine may differ
+  ByteCount host_of_machine;  ///< the host budgets of all ranks of this machine
   ByteCount host_minimum;     ///< the smallest budget with which a run can make progress
   ByteCount device_budget;    ///< of this rank
   ByteCount device_minimum;   ///< the smallest device budget with which a run can make progress
@@ -30,9 +33,10 @@ struct MemoryPlan {
   /// What a commit copies to files of its own, because it is in memory only; these have room for it twice.
   ByteCount committed_copies;
 
-  std::uint64_t fingerprint = 0;  ///< of the configuration, layout and number of ranks; 0: not a plan
-  std::uint32_t ranks = 1;        ///< among which parameters are divided
-  std::uint32_t local_ranks = 1;  ///< ranks that share this machine and its host budget
+  std::uint64_t fingerprint = 0;         ///< of the configuration, layout and number of ranks; 0: not a plan
+  std::uint32_t ranks = 1;               ///< among which parameters are divided
+  std::uint32_t local_ranks = 1;         ///< ranks that share this machine and its host budget
+  std::uint32_t planned_local_rank = 0;  ///< of these, the one whose host budget this is
   /// The rank is alone and its device's memory is host memory: tensors in host memory are not copied for the device,
   /// and a UnitLease gives access to the parameter shards themselves.
   bool shares_memory = false;
@@ -213,18 +217,29 @@ struct PlannedEngine {
 [[nodiscard]] Result<swap::RuntimeOptions> shared_runtime_options(std::span<const PlannedEngine> engines,
                                                                   std::uint32_t local_rank);
 
-/// Plans one rank of `local_ranks` that share config.penstock.host_budget. Without a configured host budget, it is the
-/// sum of staging, the tiles and checkpoints in flight, all gradients, and the shards, tiles and checkpoints that are
-/// not on NVMe, where checkpoints are if anything else is. Without a configured device budget, it is device_minimum and
-/// room for the flats that persist, see Config::param_persistence_threshold.
-/// What is more than that is used for checkpoints first. If shares_memory, the configured device budget counts leased
-/// shards too, which are in host memory, and only the rest is device_budget. `device_memory` is Device::memory().
+/// Plans rank `local_rank` of the `local_ranks` that share a machine and its host budget. None: the one whose part of
+/// the budget is the smallest.
 ///
-/// Errors: invalid_argument, for the layout, for a unit above penstock.unit_elements_max or for zero ranks;
-/// invalid_config, of Config::validate(), for Muon without a group that uses it or the reverse, or if
+/// Only with penstock.node_budgets do parts differ. Then these figures of the ranks' plans may differ too: host_budget,
+/// and what follows from the room in it, which is where gradients are, the flats and tiles at home, the checkpoints in
+/// host memory, the tiles ahead, the flats updated at a time, host_held, and bytes in host memory and on disk. No other
+/// rank depends on these: they change neither what collectives a rank starts, nor their order, nor what it commits. All
+/// else is the same on all ranks: device memory, and the length of tiles, which is that of the smallest part. So is a
+/// refusal, for then no rank waits for one that was refused: a budget is too small if the smallest part is.
+///
+/// Without a configured host budget, it is the sum of staging, the tiles and checkpoints in flight, all gradients, and
+/// the shards, tiles and checkpoints that are not on NVMe, where checkpoints are if anything else is. Without a
+/// configured device budget, it is device_minimum and room for the flats that persist, see
+/// Config::param_persistence_threshold. What is more than that is used for checkpoints first. If shares_memory, the
+/// configured device budget counts leased shards too, which are in host memory, and only the rest is device_budget.
+/// `device_memory` is Device::memory().
+///
+/// Errors: invalid_argument, for the layout, for a unit above penstock.unit_elements_max, for zero ranks or a rank that
+/// there is not; invalid_config, of Config::validate(), for Muon without a group that uses it or the reverse, or if
 /// penstock.rank_nodes does not have `local_ranks` entries; budget_too_small, with the minimum and its parts.
 [[nodiscard]] Result<MemoryPlan> plan_memory(
     const Config& config, const ModelLayout& model, std::uint32_t ranks, std::uint32_t local_ranks,
-    tiers::DeviceMemory device_memory = tiers::DeviceMemory::separate);
+    tiers::DeviceMemory device_memory = tiers::DeviceMemory::separate,
+    std::optional<std::uint32_t> local_rank = std::nullopt);
 
 }  // namespace penstock::zero
