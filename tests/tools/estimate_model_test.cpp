@@ -212,6 +212,20 @@ TEST_F(EstimateModel, UsesTheBudgetsOfAConfiguration) {
   EXPECT_TRUE(contains(small.err, "the host budget is too small")) << small.err;
 }
 
+TEST_F(EstimateModel, AddsUpTheRanksOfNumaNodesWithOtherBudgets) {
+  const std::string file = config(R"({"node_budgets": [2147483648, 1073741824], "rank_nodes": [1, 0]})");
+  const auto result = estimate({"--model", layout(), "--config", file, "--gpus", "2", "--json"});
+  const auto text = estimate({"--model", layout(), "--config", file, "--gpus", "2"}).out;
+
+  ASSERT_EQ(result.status, 0) << result.err;
+  const Json::Value json = result.json();
+  EXPECT_EQ(json["local_rank"].asUInt(), 0u);
+  EXPECT_EQ(json["per_rank_bytes"]["host"].asUInt64(), std::uint64_t{1} << 30);
+  EXPECT_EQ(json["per_node_bytes"]["host"].asUInt64(), std::uint64_t{3} << 30);
+  EXPECT_TRUE(contains(text, "node_budgets differ: per rank")) << text;
+  EXPECT_TRUE(contains(text, " is rank 0 of a node, ")) << text;
+}
+
 TEST_F(EstimateModel, PrintsDeepSpeedsTableForAModel) {
   const auto of_model = estimate({"--model", "llama-2-7b", "--gpus", "4", "--format", "deepspeed"});
   const auto of_sizes = estimate(

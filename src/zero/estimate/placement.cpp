@@ -16,7 +16,7 @@ constexpr std::size_t number(Tier tier) {
 }
 
 ByteCount moved_of_node(const PlanEstimate& estimate) {
-  return estimate.moved(PlanEstimate::Link::nvme) * estimate.run.ranks_per_node;
+  return estimate.read_per_node() + estimate.written_per_node();
 }
 
 struct Alternative {
@@ -40,7 +40,7 @@ std::vector<Alternative> alternatives(const Config& config, const PlanEstimate& 
                                  : !config.penstock.host_budget.is_zero() ? ", no host_budget"
                                                                           : "";
   if (const ByteCount moved = plan.disk_tiles - plan.home_tiles; !moved.is_zero()) {
-    const ByteCount budget = (plan.host_budget + moved / 2) * estimate.run.ranks_per_node;
+    const ByteCount budget = plan.host_of_machine + moved / 2 * estimate.run.ranks_per_node;
     all.push_back({"host_budget " + to_string(budget), [budget](Config& changed) {
                      changed.penstock.host_budget = budget;
                      changed.penstock.node_budgets.clear();

@@ -3,6 +3,7 @@
 #include "tiers/memory/numa.hpp"
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/padded.hpp"
+#include "zero/layout/rank_nodes.hpp"
 #include "zero/layout/shard_layout.hpp"
 #include "zero/layout/tiles.hpp"
 
@@ -27,7 +28,7 @@ class Lines {
 
  private:
   void add(std::string_view what, bool allocated, ByteCount bytes) {
-    if (!bytes.is_zero()) lines_.push_back({tier_, what, allocated, bytes});
+    lines_.push_back({.tier = tier_, .what = what, .allocated = allocated, .per_rank = bytes});
   }
   std::vector<Line>& lines_;
   Tier tier_;
@@ -94,7 +95,7 @@ class Moves {
  public:
   Moves(PlanEstimate& estimate, Link link) : estimate_(estimate), link_(link) {}
   void add(std::string_view what, ByteCount in, ByteCount out) {
-    if (!in.is_zero() || !out.is_zero()) estimate_.traffic.push_back({link_, what, in, out});
+    estimate_.traffic.push_back({.link = link_, .what = what, .in = in, .out = out});
   }
 
  private:
@@ -177,61 +178,96 @@ std::vector<std::vector<std::size_t>> paths_of_ranks(const Config& config, const
   return paths;
 }
 
-ByteCount part_of(ByteCount bytes, double share) {
-  return ByteCount(static_cast<std::uint64_t>(std::llround(static_cast<double>(bytes.value()) * share)));
-}
-
-/// Divides the swap files and the traffic of a node's ranks among the directories, by their weights.
-void add_paths(PlanEstimate& estimate, const Config& config) {
-  const auto& directories = config.swap_directories();
-  if (estimate.plan.swap_bytes.is_zero() || directories.empty()) return;
-  std::vector<double> weights = config.penstock.path_weights;
-  estimate.shares_are_given = directories.size() == 1 || weights.size() == directories.size();
-  if (weights.size() != directories.size()) weights.assign(directories.size(), 1.0);
-  for (const auto& directory : directories) estimate.paths.push_back({.directory = directory});
-  const auto of_ranks = paths_of_ranks(config, estimate.run, directories.size());
-  for (const auto& paths : of_ranks) {
-    double sum = 0;
-    for (const std::size_t path : paths) sum += weights[path];
-    for (const std::size_t path : paths) {
-      estimate.paths[path].share += weights[path] / sum / static_cast<double>(of_ranks.size());
-    }
-  }
-  const ByteCount read = estimate.read_per_node(), written = estimate.written_per_node();
-  for (PlanEstimate::Path& path : estimate.paths) {
-    path.swap_bytes = part_of(estimate.per_node(Tier::nvme), path.share);
-    path.read = part_of(read, path.share);
-    path.written = part_of(written, path.share);
-  }
-}
-
-void add_locked_memory(PlanEstimate& estimate, const Config& config) {
-  const ByteCount arena = estimate.plan.host_allocated();
-  if (config.pins_host_memory()) estimate.pinned = arena;
-  const bool registers = config.penstock.io_engine == tiers::EngineChoice::automatic ||
-                         config.penstock.io_engine == tiers::EngineChoice::io_uring;
-  if (!registers || estimate.paths.empty()) return;
-  for (const auto& paths : paths_of_ranks(config, estimate.run, estimate.paths.size())) {
-    estimate.registered += arena * paths.size();
-  }
-}
-
-ByteCount sum_of(const PlanEstimate& estimate, ByteCount PlanEstimate::Traffic::*which) {
+using Traffic = PlanEstimate::Traffic;
+/// Over the drives.
+ByteCount sum_of(const PlanEstimate& estimate, ByteCount Traffic::*which) {
   ByteCount total;
-  for (const PlanEstimate::Traffic& moved : estimate.traffic) {
-    if (moved.link == Link::nvme) total += moved.*which * estimate.run.ranks_per_node;
+  for (const Traffic& moved : estimate.traffic) {
+    if (moved.link == Link::nvme) total += moved.*which;
   }
   return total;
+}
+
+ByteCount sum_of(const PlanEstimate& estimate, Tier tier, ByteCount Line::*which) {
+  ByteCount total;
+  for (const Line& line : estimate.lines) {
+    if (line.tier == tier && line.allocated) total += line.*which;
+  }
+  return total;
+}
+
+ByteCount rounded(double bytes) {
+  return ByteCount(static_cast<std::uint64_t>(std::llround(bytes)));
+}
+double number(ByteCount bytes) {
+  return static_cast<double>(bytes.value());
+}
+
+/// Ranks of a node that have one plan.
+struct EqualRanks {
+  PlanEstimate estimate;  // what is per rank of it
+  std::vector<std::uint32_t> local_ranks;
+};
+
+/// Divides the swap files and the traffic of a node's ranks among the directories, by their weights.
+void add_paths(PlanEstimate& node, const Config& config, std::span<const EqualRanks> all) {
+  const auto& directories = config.swap_directories();
+  const auto has_none = [](const EqualRanks& equal) { return equal.estimate.plan.swap_bytes.is_zero(); };
+  if (std::all_of(all.begin(), all.end(), has_none) || directories.empty()) return;
+  std::vector<double> weights = config.penstock.path_weights;
+  node.shares_are_given = directories.size() == 1 || weights.size() == directories.size();
+  if (weights.size() != directories.size()) weights.assign(directories.size(), 1.0);
+  struct Moved {
+    double swap = 0, read = 0, written = 0;
+  };
+  std::vector<Moved> of_paths(directories.size());
+  const auto of_ranks = paths_of_ranks(config, node.run, directories.size());
+  for (const auto& [estimate, local_ranks] : all) {
+    const double swap = number(estimate.per_rank(Tier::nvme)), read = number(sum_of(estimate, &Traffic::in)),
+                 written = number(sum_of(estimate, &Traffic::out));
+    for (const std::uint32_t rank : local_ranks) {
+      double sum = 0;
+      for (const std::size_t path : of_ranks[rank]) sum += weights[path];
+      for (const std::size_t path : of_ranks[rank]) {
+        const double share = weights[path] / sum;
+        of_paths[path].swap += swap * share;
+        of_paths[path].read += read * share;
+        of_paths[path].written += written * share;
+      }
+    }
+  }
+  for (std::size_t i = 0; i < directories.size(); ++i) {
+    const auto& [swap, read, written] = of_paths[i];
+    node.paths.push_back({.directory = directories[i],
+                          .share = swap / number(node.per_node(Tier::nvme)),
+                          .swap_bytes = rounded(swap),
+                          .read = rounded(read),
+                          .written = rounded(written)});
+  }
+}
+
+void add_locked_memory(PlanEstimate& node, const Config& config, std::span<const EqualRanks> all) {
+  for (const EqualRanks& equal : all) {
+    if (config.pins_host_memory()) node.pinned = std::max(node.pinned, equal.estimate.plan.host_allocated());
+  }
+  const bool registers = config.penstock.io_engine == tiers::EngineChoice::automatic ||
+                         config.penstock.io_engine == tiers::EngineChoice::io_uring;
+  if (!registers || node.paths.empty()) return;
+  const auto of_ranks = paths_of_ranks(config, node.run, node.paths.size());
+  for (const auto& [estimate, local_ranks] : all) {
+    for (const std::uint32_t rank : local_ranks)
+      node.registered += estimate.plan.host_allocated() * of_ranks[rank].size();
+  }
 }
 
 }  // namespace
 
 ByteCount PlanEstimate::per_rank(Tier tier) const {
-  ByteCount total;
-  for (const Line& line : lines) {
-    if (line.tier == tier && line.allocated) total += line.per_rank;
-  }
-  return total;
+  return sum_of(*this, tier, &Line::per_rank);
+}
+
+ByteCount PlanEstimate::per_node(Tier tier) const {
+  return sum_of(*this, tier, &Line::per_node);
 }
 
 ByteCount PlanEstimate::moved(Link link) const {
@@ -243,17 +279,19 @@ ByteCount PlanEstimate::moved(Link link) const {
 }
 
 ByteCount PlanEstimate::read_per_node() const {
-  return sum_of(*this, &Traffic::in);
+  return sum_of(*this, &Traffic::node_in);
 }
 
 ByteCount PlanEstimate::written_per_node() const {
-  return sum_of(*this, &Traffic::out);
+  return sum_of(*this, &Traffic::node_out);
 }
 
-Result<PlanEstimate> estimate_plan(const Config& config, const ModelLayout& layout, const RunShape& run) {
-  PlanEstimate estimate{.run = run};
-  PENSTOCK_TRY_ASSIGN(estimate.plan,
-                      plan_memory(config, layout, run.ranks(), run.ranks_per_node, run.device_memory));
+namespace {
+
+/// What is per rank, with all lines and moves, those of zero bytes too: so each rank of a node has the same ones.
+PlanEstimate estimate_rank(const Config& config, const ModelLayout& layout, const RunShape& run,
+                           MemoryPlan plan) {
+  PlanEstimate estimate{.run = run, .plan = std::move(plan)};
   const ShardLayout shards(layout, run.ranks());
   estimate.parameters = layout.element_count();
   estimate.micro_batches = config.gradient_accumulation_steps;
@@ -262,9 +300,57 @@ Result<PlanEstimate> estimate_plan(const Config& config, const ModelLayout& layo
   add_disk_lines(estimate);
   add_disk_traffic(estimate);
   add_device_traffic(estimate, config, layout, shards);
-  add_paths(estimate, config);
-  add_locked_memory(estimate, config);
   return estimate;
+}
+
+/// Of all ranks of a node; first those with the least memory.
+Result<std::vector<EqualRanks>> plan_ranks(const Config& config, const ModelLayout& layout,
+                                           const RunShape& run) {
+  std::vector<EqualRanks> all;
+  const auto plan_rank = [&](std::optional<std::uint32_t> local_rank) -> Result<void> {
+    PENSTOCK_TRY_ASSIGN(MemoryPlan plan, plan_memory(config, layout, run.ranks(), run.ranks_per_node,
+                                                     run.device_memory, local_rank));
+    all.push_back({estimate_rank(config, layout, run, std::move(plan)), {}});
+    return ok();
+  };
+  PENSTOCK_TRY(plan_rank(std::nullopt));
+  for (std::uint32_t rank = 0; rank < run.ranks_per_node; ++rank) {
+    const auto has_its_part = [&](const EqualRanks& equal) {
+      const std::uint32_t other = equal.estimate.plan.planned_local_rank;
+      return host_budget_of_rank(config, run.ranks_per_node, rank) ==
+             host_budget_of_rank(config, run.ranks_per_node, other);
+    };
+    auto equal = std::find_if(all.begin(), all.end(), has_its_part);
+    if (equal == all.end()) {
+      PENSTOCK_TRY(plan_rank(rank));
+      equal = std::prev(all.end());
+    }
+    equal->local_ranks.push_back(rank);
+  }
+  return all;
+}
+
+}  // namespace
+
+Result<PlanEstimate> estimate_plan(const Config& config, const ModelLayout& layout, const RunShape& run) {
+  PENSTOCK_TRY_ASSIGN(const std::vector<EqualRanks> all, plan_ranks(config, layout, run));
+  PlanEstimate node = all.front().estimate;
+  node.budgets_differ = all.size() > 1;
+  for (const auto& [estimate, local_ranks] : all) {
+    const std::uint64_t count = local_ranks.size();
+    for (std::size_t i = 0; i < node.lines.size(); ++i)
+      node.lines[i].per_node += estimate.lines[i].per_rank * count;
+    for (std::size_t i = 0; i < node.traffic.size(); ++i) {
+      node.traffic[i].node_in += estimate.traffic[i].in * count;
+      node.traffic[i].node_out += estimate.traffic[i].out * count;
+    }
+  }
+  std::erase_if(node.lines, [](const Line& line) { return line.per_node.is_zero(); });
+  std::erase_if(node.traffic,
+                [](const Traffic& moved) { return moved.node_in.is_zero() && moved.node_out.is_zero(); });
+  add_paths(node, config, all);
+  add_locked_memory(node, config, all);
+  return node;
 }
 
 std::optional<std::uint64_t> steps_to_endurance(double endurance_bytes, ByteCount written) {

@@ -31,14 +31,16 @@ struct PlanEstimate {
     std::string_view what;
     bool allocated;
     ByteCount per_rank;
+    ByteCount per_node = {};
   };
   /// The links that are slow.
   enum class Link : std::uint8_t { nvme, device };
-  /// What crosses a link in one step of one rank, at most.
+  /// What crosses a link in one step, at most.
   struct Traffic {
     Link link;
     std::string_view what;
-    ByteCount in, out;  ///< read from the disk, written to it; to the device, from it
+    ByteCount in, out;  ///< of one rank: read from the disk, written to it; to the device, from it
+    ByteCount node_in = {}, node_out = {};
   };
   /// One directory of a node, for all of its ranks.
   struct Path {
@@ -49,7 +51,10 @@ struct PlanEstimate {
   };
 
   RunShape run;
+  /// Of the rank whose host budget is the smallest. What is per rank here is its own; what is per node adds up the
+  /// ranks.
   MemoryPlan plan;
+  bool budgets_differ = false;  ///< because of penstock.node_budgets; else all ranks of a node have this plan
   ElementCount parameters;
   std::uint32_t micro_batches = 1;
   std::vector<Line> lines;       ///< in the order device, host, nvme; without lines of zero bytes
@@ -57,13 +62,13 @@ struct PlanEstimate {
   std::vector<Path> paths;       ///< if anything is on disk
   bool shares_are_given =
       false;  ///< by path_weights, or as there is one path; else all are taken to be equal
-  /// Host memory that a process pins; zero without pin_memory.
+  /// Host memory that a process pins, of the rank that has most of it; zero without pin_memory.
   ByteCount pinned;
   /// What the kernel counts for the user of a node's ranks if io_uring registers their memory, once per path.
   ByteCount registered;
 
   [[nodiscard]] ByteCount per_rank(tiers::Tier tier) const;
-  [[nodiscard]] ByteCount per_node(tiers::Tier tier) const { return per_rank(tier) * run.ranks_per_node; }
+  [[nodiscard]] ByteCount per_node(tiers::Tier tier) const;
   /// Of one rank and step, in both directions.
   [[nodiscard]] ByteCount moved(Link link) const;
   /// Read from and written to the disks of a node in one step.
@@ -71,7 +76,7 @@ struct PlanEstimate {
   [[nodiscard]] ByteCount written_per_node() const;
 };
 
-/// Errors: those of plan_memory().
+/// Plans the ranks of a node, those with the same host budget once. Errors: those of plan_memory().
 [[nodiscard]] Result<PlanEstimate> estimate_plan(const Config& config, const ModelLayout& layout,
                                                  const RunShape& run);
 

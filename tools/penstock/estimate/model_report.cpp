@@ -39,16 +39,21 @@ void print_bytes(std::string_view tier, const std::string& what, ByteCount first
 }
 
 void print_tiers(const PlanEstimate& estimate) {
-  const std::uint64_t ranks = estimate.run.ranks_per_node;
   fmt::print("{:<8}{:<46}{:>12}{:>12}\n", "tier", "what", "per rank", "per node");
   for (const Tier tier : all_tiers) {
     for (const PlanEstimate::Line& line : estimate.lines) {
       if (line.tier != tier) continue;
       const std::string what =
           line.allocated ? std::string(line.what) : fmt::format("  at most: {}", line.what);
-      print_bytes(to_string(tier), what, line.per_rank, line.per_rank * ranks);
+      print_bytes(to_string(tier), what, line.per_rank, line.per_node);
     }
     print_bytes(to_string(tier), "total", estimate.per_rank(tier), estimate.per_node(tier));
+  }
+  if (estimate.budgets_differ) {
+    fmt::print(
+        "node_budgets differ: per rank, here and below, is rank {} of a node, which has the least host "
+        "memory\n",
+        estimate.plan.planned_local_rank);
   }
   if (estimate.run.device_memory == tiers::DeviceMemory::host) {
     fmt::print("the device is the CPU: a node needs {} of memory for both\n",
@@ -65,10 +70,9 @@ void print_tiers(const PlanEstimate& estimate) {
 
 void print_traffic(const PlanEstimate& estimate) {
   if (estimate.traffic.empty()) return fmt::print("\na step moves nothing to or from disks and devices\n");
-  const std::uint64_t ranks = estimate.run.ranks_per_node;
   fmt::print("\na step moves, at most, per node\n{:<8}{:<46}{:>12}{:>12}\n", "link", "what", "in", "out");
   for (const PlanEstimate::Traffic& moved : estimate.traffic) {
-    print_bytes(to_string(moved.link), std::string(moved.what), moved.in * ranks, moved.out * ranks);
+    print_bytes(to_string(moved.link), std::string(moved.what), moved.node_in, moved.node_out);
   }
   fmt::print("in: read from a disk, or copied to a device; out: the reverse\n");
 }
@@ -202,8 +206,8 @@ void print_locked(const PlanEstimate& estimate) {
   if (estimate.pinned.is_zero()) {
     fmt::print("host memory is not pinned\n");
   } else {
-    fmt::print("pinned: {} of each rank; RLIMIT_MEMLOCK (ulimit -l) must allow that for a process\n",
-               to_string(estimate.pinned));
+    fmt::print("pinned: {} of {}; RLIMIT_MEMLOCK (ulimit -l) must allow that for a process\n",
+               to_string(estimate.pinned), estimate.budgets_differ ? "a rank, at most" : "each rank");
   }
   if (estimate.registered.is_zero()) return;
   fmt::print("io_uring registers {} for the user of a node's ranks, if RLIMIT_MEMLOCK allows that too\n",
@@ -240,7 +244,7 @@ Json::Value lines_of(const PlanEstimate& estimate) {
     row["what"] = json_string(line.what);
     row["allocated"] = line.allocated;
     row["per_rank_bytes"] = json_number(line.per_rank);
-    row["per_node_bytes"] = json_number(line.per_rank * estimate.run.ranks_per_node);
+    row["per_node_bytes"] = json_number(line.per_node);
   }
   return lines;
 }
@@ -253,6 +257,8 @@ Json::Value traffic_of(const PlanEstimate& estimate) {
     row["what"] = json_string(moved.what);
     row["in_per_rank_bytes"] = json_number(moved.in);
     row["out_per_rank_bytes"] = json_number(moved.out);
+    row["in_per_node_bytes"] = json_number(moved.node_in);
+    row["out_per_node_bytes"] = json_number(moved.node_out);
   }
   return traffic;
 }
@@ -349,6 +355,7 @@ Json::Value to_json(const ModelReport& report) {
   json["largest_unit"] = Json::UInt64(largest_unit(report.model.layout).value());
   json["ranks_per_node"] = estimate.run.ranks_per_node;
   json["nodes"] = estimate.run.nodes;
+  json["local_rank"] = estimate.plan.planned_local_rank;
   json["lines"] = lines_of(estimate);
   if (report.activations) json["activations"] = activations_json(*report.activations);
   for (const Tier tier : all_tiers) {

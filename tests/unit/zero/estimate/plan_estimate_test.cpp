@@ -189,6 +189,42 @@ TEST(PlanEstimate, DividesSwapFilesAmongThePathsByTheirWeights) {
   EXPECT_EQ(by_node.registered * 2, weighted.registered) << "a rank registers its memory for its own paths";
 }
 
+TEST(PlanEstimate, AddsUpTheRanksOfNodesWhoseBudgetsDiffer) {
+  Config config = config_with(nvme, nvme);
+  config.offload_param.nvme_paths = config.offload_optimizer.nvme_paths = {"/a", "/b"};
+  config.penstock.path_nodes = {0, 1};
+  const ByteCount least = estimate(config, {.ranks_per_node = 4}).plan.host_minimum;
+  config.penstock.rank_nodes = {0, 1, 0, 0};
+  config.penstock.node_budgets = {least * 3 + 1_GiB, least};
+
+  const PlanEstimate node = estimate(config, {.ranks_per_node = 4});
+
+  const auto of = [&](std::uint32_t rank) {
+    return plan_memory(config, small_model(), 4, 4, tiers::DeviceMemory::separate, rank).value();
+  };
+  const MemoryPlan roomy = of(0), narrow = of(1);
+  ASSERT_GT(roomy.homes(), narrow.homes());
+  ASSERT_NE(roomy.gradients_on_disk, narrow.gradients_on_disk);
+  EXPECT_TRUE(node.budgets_differ);
+  EXPECT_EQ(node.plan.planned_local_rank, 1u);
+  EXPECT_EQ(node.per_rank(Tier::host), narrow.host_allocated());
+  EXPECT_EQ(node.per_node(Tier::host), narrow.host_allocated() + roomy.host_allocated() * 3);
+  EXPECT_EQ(node.per_node(Tier::nvme), narrow.swap_bytes + roomy.swap_bytes * 3);
+  EXPECT_EQ(node.per_node(Tier::device), narrow.device_budget * 4);
+  EXPECT_EQ(node.pinned, roomy.host_allocated());
+  EXPECT_EQ(node.registered, node.per_node(Tier::host)) << "each rank for the path of its node";
+  const auto written = [](const MemoryPlan& plan) {
+    return plan.tile_writes + plan.shard_writes + plan.gradient_writes_max;
+  };
+  EXPECT_EQ(node.written_per_node(), written(narrow) + written(roomy) * 3);
+  EXPECT_EQ(node.paths[1].written, written(narrow));
+  EXPECT_EQ(node.paths[0].written, written(roomy) * 3);
+  EXPECT_EQ(node.paths[1].swap_bytes, narrow.swap_bytes);
+
+  config.penstock.node_budgets = {(least + 1_GiB) * 3, least + 1_GiB};
+  EXPECT_FALSE(estimate(config, {.ranks_per_node = 4}).budgets_differ);
+}
+
 TEST(PlanEstimate, CountsPinnedAndRegisteredMemoryInWholePages) {
   Config config = config_with(nvme, nvme);
   const RunShape run{.ranks_per_node = 2};
