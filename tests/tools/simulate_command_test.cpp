@@ -99,6 +99,19 @@ class SimulateModel : public SimulateCommand {
   }
 };
 
+TEST_F(SimulateModel, NotesWhichRankItIsWhereBudgetsDiffer) {
+  std::ofstream(file("config"))
+      << R"({"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "zero_optimization": {
+        "stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/nvme"}},
+      "penstock": {"node_budgets": [17179869184, 536870912], "rank_nodes": [0, 1]}})";
+
+  const auto simulated = run({"--tokens", "1024", "--gpus", "2"});
+
+  ASSERT_EQ(simulated.status, 0) << simulated.err;
+  EXPECT_NE(simulated.err.find("the rank of a node that has the least host memory"), std::string::npos);
+  EXPECT_GT(simulated.json()["steady"]["written"].asDouble(), 0.0);
+}
+
 TEST_F(SimulateModel, PrintsWhatItsStepsTake) {
   const auto one = run({"--tokens", "1024"});
   ASSERT_EQ(one.status, 0) << one.err;

@@ -108,6 +108,7 @@ void add_changes(RunReport& report, const Config& config, const ModelLayout& mod
 
   const simulate::TrainingRun run{.ranks = identity.ranks,
                                   .ranks_per_node = identity.local_ranks,
+                                  .local_rank = identity.local_rank,
                                   .micro_batches = micro_batches_of_step(times),
                                   .tokens = 1,  // whatever they are, they have taken so long
                                   .dtype = config.dtype,

@@ -82,10 +82,12 @@ Result<void> check_memory(const std::string& whose, ByteCount planned, ByteCount
 
 Result<void> check_fits(const MemoryPlan& plan, const Machine& node, const TrainingRun& run) {
   const bool has_device = run.device_memory == tiers::DeviceMemory::separate;
-  const ByteCount host = plan.host_allocated() + (has_device ? ByteCount() : plan.device_budget);
-  PENSTOCK_TRY(check_memory(
-      "the host memory of " + std::to_string(run.ranks_per_node) + " ranks", host * run.ranks_per_node,
-      node.memory, "lower penstock.host_budget if it is set, offload more to nvme, or use more nodes"));
+  const ByteCount to_pages = plan.host_allocated() - plan.host_budget,
+                  beside = to_pages + (has_device ? ByteCount() : plan.device_budget);
+  PENSTOCK_TRY(
+      check_memory("the host memory of " + std::to_string(run.ranks_per_node) + " ranks",
+                   plan.host_of_machine + beside * run.ranks_per_node, node.memory,
+                   "lower penstock.host_budget if it is set, offload more to nvme, or use more nodes"));
   if (!has_device) return ok();
   return check_memory("the memory of a device", plan.device_budget, node.device.memory,
                       "lower penstock.device_budget or device_states if they are set, offload more, or use "
@@ -107,8 +109,8 @@ Simulation on_device(const PhaseSeconds& phases, std::size_t disks) {
 /// All micro-batches.
 Result<ModelSimulation> replay_once(const Config& config, const ModelLayout& model, const Machine& node,
                                     const TrainingRun& run, std::uint32_t steps, bool bytes_settle) {
-  PENSTOCK_TRY_ASSIGN(const MemoryPlan plan,
-                      plan_memory(config, model, run.ranks, run.ranks_per_node, run.device_memory));
+  PENSTOCK_TRY_ASSIGN(const MemoryPlan plan, plan_memory(config, model, run.ranks, run.ranks_per_node,
+                                                         run.device_memory, run.local_rank));
   PENSTOCK_TRY(check_fits(plan, node, run));
   ModelSimulation once;
   PENSTOCK_TRY_ASSIGN(once.step, plan_step(config, model, plan, {.micro_batches = run.micro_batches}));
@@ -201,8 +203,9 @@ Result<ModelSimulation> simulate_model(const Config& config, const ModelLayout& 
                                        const TrainingRun& run, std::uint32_t steps, std::uint32_t threads) {
   PENSTOCK_TRY_ASSIGN(ModelSimulation result,
                       simulate_model_steps(config, model, node, run, steps, /*bytes_settle=*/true));
-  PENSTOCK_TRY_ASSIGN(const MemoryPlan plan,
-                      plan_memory(config, model, run.ranks, run.ranks_per_node, run.device_memory));
+  PENSTOCK_TRY_ASSIGN(const MemoryPlan plan, plan_memory(config, model, run.ranks, run.ranks_per_node,
+                                                         run.device_memory, run.local_rank));
+  // One host_budget, of which the rank has as much as of its node's now.
   const ByteCount host_budget = plan.host_budget * run.ranks_per_node;
   const std::vector<Alternative> changes = alternatives(config, node, host_budget);
   const auto seconds = in_parallel(changes.size(), threads, [&](std::size_t i) -> std::optional<double> {

@@ -3,13 +3,18 @@
 #include "zero/simulate/machine_file.hpp"
 #include "zero/simulate/planned_step.hpp"
 
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace penstock::zero::simulate {
 
-/// A training run whose ranks all do the same.
+/// A training run whose ranks all do the same, but for the host memory that they have for it.
 struct TrainingRun {
   std::uint32_t ranks = 1, ranks_per_node = 1;
+  std::optional<std::uint32_t> local_rank =
+      std::nullopt;                 ///< of a node, simulated; none: as plan_memory() says
   std::uint32_t micro_batches = 1;  ///< of a step
   std::uint64_t tokens = 0;         ///< of a micro-batch of a rank
   DType dtype = DType::bf16;        ///< of parameters and gradients

@@ -4,6 +4,7 @@
 #include "zero/estimate/activations.hpp"
 #include "zero/estimate/named_model.hpp"
 #include "zero/estimate/plan_estimate.hpp"
+#include "zero/layout/rank_nodes.hpp"
 #include "zero/simulate/in_parallel.hpp"
 #include "zero/simulate/model_simulation.hpp"
 
@@ -168,6 +169,8 @@ Result<SimulatedCase> case_of_model(const SimulateOptions& options) {
         .size = zero::estimate::activations_of(*shape, config.dtype, options.tokens).checkpoint};
   }
   note_kept_states(config, run.device_memory);
+  if (zero::parts_differ(config))
+    print_notes({"penstock.node_budgets: simulated is the rank of a node that has the least host memory"});
   PENSTOCK_TRY_ASSIGN(auto simulated, simulate_model(config, model.layout, node, run, options.steps,
                                                      zero::simulate::simulation_threads()));
   simulated.step.options.host_budget -= simulated.step.kept_states;  // they are on the device

@@ -73,6 +73,27 @@ TEST(HelpfulChanges, TakeAnUpdateByEachProcessorAsItWas) {
   }
 }
 
+TEST(HelpfulChanges, SimulateTheRankWithTheMemoryOfItsNode) {
+  Config config = config_of(1, UpdateSplit::ratio);
+  const ByteCount least = plan_memory(config, model(), 2, 2).value().host_minimum;
+  config.penstock.node_budgets = {least, 64_MiB};
+  config.penstock.rank_nodes = {0, 1};
+  for (const std::uint32_t rank : {0u, 1u}) {
+    const MemoryPlan plan = plan_memory(config, model(), 2, 2, tiers::DeviceMemory::separate, rank).value();
+    RunReport report;
+    add_changes(report, config, model(), plan, RankIdentity::local(rank, 2),
+                {.steps = 1,
+                 .micro_batches = 1,
+                 .forward = seconds(7),
+                 .backward = seconds(3),
+                 .waiting = seconds(6),
+                 .updating = seconds(8)},
+                tiers::DeviceMemory::separate);
+    const bool moves = !report.predicted_step_traffic.written.is_zero();
+    EXPECT_EQ(moves, rank == 0) << report.changes_note;
+  }
+}
+
 // 24 MiB of states are read and written in each step, at 1 MiB/s: longer than anything else. Of two drives, each has
 // what it had in the run.
 TEST(HelpfulChanges, TakeEachDriveAtItsRate) {

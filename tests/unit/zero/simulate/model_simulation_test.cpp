@@ -342,6 +342,29 @@ TEST(ModelSimulation, IsRefusedWhereThePlanDoesNotFitTheMachine) {
   }
 }
 
+TEST(ModelSimulation, HasTheHostMemoryOfARanksNumaNode) {
+  Planned made = planned(1);
+  made.config.penstock.rank_nodes = {0, 1};
+  made.config.penstock.node_budgets = {made.plan.host_minimum, 64_MiB};
+  Machine node{.costs = {.disks = {{.rates = {.read = 1e8, .write = 1e8, .mixed = 1e8}}}}, .update = 1e12};
+  node.device.flops = 1e15;
+  TrainingRun run{.ranks = 2, .ranks_per_node = 2, .tokens = 100};
+  const auto written = [&] {
+    return simulate_model(made.config, made.model, node, run, 4).value().simulation.steady.written;
+  };
+  const ByteCount least = written();
+  EXPECT_GE(least, made.plan.tile_writes);
+  run.local_rank = 0;
+  EXPECT_EQ(written(), least);
+  run.local_rank = 1;
+  EXPECT_EQ(written(), 0_B);
+
+  node.memory = made.plan.host_minimum + 64_MiB;  // of both ranks
+  EXPECT_TRUE(simulate_model(made.config, made.model, node, run, 4));
+  node.memory -= 1_B;
+  EXPECT_FALSE(simulate_model(made.config, made.model, node, run, 4));
+}
+
 TEST(ModelSimulation, CountsADeviceThatIsTheHostAsHostMemory) {
   const Planned made = planned(1);
   const TrainingRun run{
