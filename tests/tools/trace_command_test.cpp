@@ -39,6 +39,22 @@ class TraceCommand : public testing::Test {
   ScratchDirectory scratch_;
 };
 
+TEST_F(TraceCommand, HasTheHomesOfARankInTheMemoryOfItsNumaNode) {
+  std::ofstream(file("config")) << R"({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3,
+      "offload_param": {"device": "nvme", "nvme_path": "."}},
+      "penstock": {"node_budgets": [53248, 67108864], "rank_nodes": [0, 1]}})";
+  const auto homes = [&](const char* rank) {
+    const auto derived = derive("trace", {"--gpus", "2", "--rank", rank});
+    EXPECT_EQ(derived.status, 0) << derived.err;
+    const swap::AccessTrace trace = swap::load_trace(file("trace")).value();
+    return std::count_if(trace.tensors.begin(), trace.tensors.end(),
+                         [](const auto& tensor) { return tensor.home_in_memory; });
+  };
+
+  EXPECT_EQ(homes("0"), 0);
+  EXPECT_EQ(homes("1"), 2);
+}
+
 TEST_F(TraceCommand, SavesTheUsesOfAStepOfAModel) {
   const auto result = derive("trace");
 

@@ -63,7 +63,8 @@ Result<void> derive(const DeriveOptions& options) {
   if (config.optimizer.type == cpu_adam::Optimizer::muon) PENSTOCK_TRY(model.use_muon());
   const auto memory =
       options.device_memory == "host" ? tiers::DeviceMemory::host : tiers::DeviceMemory::separate;
-  PENSTOCK_TRY_ASSIGN(const auto plan, plan_memory(config, model.layout, ranks, options.gpus, memory));
+  PENSTOCK_TRY_ASSIGN(const auto plan, plan_memory(config, model.layout, ranks, options.gpus, memory,
+                                                   options.rank % options.gpus));
   zero::StepShape shape{.rank = options.rank,
                         .micro_batches = options.by_layer ? 1 : config.gradient_accumulation_steps,
                         .checkpoints = options.checkpoints};
