@@ -145,6 +145,19 @@ TEST_F(Doctor, FailsWhenAConfigurationCannotWorkHere) {
   EXPECT_EQ(absent.status, 1);
 }
 
+TEST_F(Doctor, CountsTheBudgetsOfNumaNodesOnWhichRanksRun) {
+  const auto budget_of = [&](const std::string& nodes) {
+    const std::string file =
+        config(directory(), R"("node_budgets": [4096, 4398046511104000, 8192], "rank_nodes": )" + nodes);
+    return by_capability(
+        run_penstock({"doctor", "--json", "--config", file}).json())["host budget of " + file];
+  };
+
+  EXPECT_EQ(budget_of("[0, 2]")["state"], "used");
+  EXPECT_EQ(budget_of("[0, 2]")["found"].asString().find("12.0 KiB, and "), 0u) << budget_of("[0, 2]");
+  EXPECT_EQ(budget_of("[0, 1]")["state"], "unusable");
+}
+
 TEST_F(Doctor, ReportsADirectoryWithoutDirectIo) {
   if (tiers::real_file_system().type_name("/dev/shm") != "tmpfs") GTEST_SKIP() << "/dev/shm is no tmpfs";
 

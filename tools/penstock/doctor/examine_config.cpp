@@ -18,7 +18,12 @@ std::string how_to_estimate(const std::filesystem::path& file) {
 Finding examine_host_budget(const zero::Config& config, const std::filesystem::path& file) {
   Finding finding{.capability = "host budget of " + file.string()};
   ByteCount budget = config.penstock.host_budget;
-  for (const ByteCount of_node : config.penstock.node_budgets) budget += of_node;
+  const auto& nodes = config.penstock.node_budgets;
+  const auto& ranks = config.penstock.rank_nodes;
+  for (std::size_t node = 0; node < nodes.size(); ++node) {
+    // One on which no rank runs is not used.
+    if (std::find(ranks.begin(), ranks.end(), node) != ranks.end()) budget += nodes[node];
+  }
   const tiers::MemoryLimit memory = tiers::memory_limit();
   if (budget.is_zero()) {
     finding.state = State::unknown;
