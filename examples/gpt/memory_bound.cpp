@@ -31,9 +31,10 @@ ByteCount scratch_bytes(const ModelConfig& model) {
 
 }  // namespace
 
-MemoryBound memory_bound(const penstock::zero::MemoryPlan& plan, const ModelConfig& model,
-                         const TrainingConfig& training, std::uint32_t ranks, bool device_is_host) {
-  MemoryBound bound{.host = plan.host_budget * ranks, .beside = beside};
+MemoryBound memory_bound(const penstock::zero::MemoryPlan& plan, ByteCount host_budgets,
+                         const ModelConfig& model, const TrainingConfig& training, std::uint32_t ranks,
+                         bool device_is_host) {
+  MemoryBound bound{.host = host_budgets, .beside = beside};
   if (!device_is_host) return bound;
   const ByteCount scratch = scratch_bytes(model);
   bound.device = plan.device_budget * ranks;

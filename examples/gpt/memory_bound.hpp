@@ -18,8 +18,10 @@ struct MemoryBound {
   [[nodiscard]] penstock::ByteCount total() const { return host + device + activations + beside; }
 };
 
-/// The bound for `ranks` ranks that all have `plan`. `device_is_host`: host memory is used as the device.
-[[nodiscard]] MemoryBound memory_bound(const penstock::zero::MemoryPlan& plan, const ModelConfig& model,
+/// The bound for `ranks` ranks, whose host budgets together are `host_budgets`, and whose plans are else like `plan`.
+/// `device_is_host`: host memory is used as the device.
+[[nodiscard]] MemoryBound memory_bound(const penstock::zero::MemoryPlan& plan,
+                                       penstock::ByteCount host_budgets, const ModelConfig& model,
                                        const TrainingConfig& training, std::uint32_t ranks,
                                        bool device_is_host);
 

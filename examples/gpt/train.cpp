@@ -41,7 +41,8 @@ struct Arguments : TrainingArguments {
   bool ranks_are_given = false;
 };
 
-/// The plan of each rank. Refuses a run that does not fit into the machine's memory.
+/// The plan of a rank: with node_budgets, of the one that has the least host memory. Refuses a run that does not fit
+/// into the machine's memory.
 Result<zero::MemoryPlan> plan_run(const Arguments& arguments, const zero::RankIdentity& identity,
                                   const zero::Config& config) {
   const std::uint32_t ranks = identity.local_ranks;
@@ -57,8 +58,9 @@ Result<zero::MemoryPlan> plan_run(const Arguments& arguments, const zero::RankId
   PENSTOCK_TRY_ASSIGN(
       auto plan, plan_memory(config, layout_of(arguments.model, arguments.training, config.optimizer.type),
                              identity.ranks, ranks, memory));
-  PENSTOCK_TRY(
-      check_memory(memory_bound(plan, arguments.model, arguments.training, ranks, !arguments.cuda), ranks));
+  PENSTOCK_TRY(check_memory(
+      memory_bound(plan, plan.host_of_machine, arguments.model, arguments.training, ranks, !arguments.cuda),
+      ranks));
   return plan;
 }
 

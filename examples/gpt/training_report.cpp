@@ -130,8 +130,10 @@ void TrainingReport::memory(const Trainers& trainers) const {
   std::printf("\npeak resident memory %s",
               peak.is_zero() ? "unknown (/proc/self/status cannot be read)" : to_string(peak).c_str());
   if (device_is_host_) {
+    ByteCount host_budgets;
+    for (const auto& trainer : trainers) host_budgets += trainer->plan().host_budget;
     const MemoryBound bound =
-        memory_bound(trainers[0]->plan(), model_, training_, ranks_here_, device_is_host_);
+        memory_bound(trainers[0]->plan(), host_budgets, model_, training_, ranks_here_, device_is_host_);
     std::printf(" of at most %s: host budget %s, device budget %s, activations %s, and %s for the process",
                 to_string(bound.total()).c_str(), to_string(bound.host).c_str(),
                 to_string(bound.device).c_str(), to_string(bound.activations).c_str(),
