@@ -6,11 +6,13 @@
 #include "gpt/rank_trainer.hpp"
 
 #include "kit/scratch_directory.hpp"
+#include "unit/swap/timeline_rows.hpp"
 
 #include <penstock/zero/comm/in_process_group.hpp>
 
 #include <gtest/gtest.h>
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -67,6 +69,7 @@ class GptOnCuda : public testing::Test {
                       .value();
     config.offload_param.device = config.offload_optimizer.device = tier;
     config.offload_param.nvme_paths = config.offload_optimizer.nvme_paths = {directory_.path()};
+    config.penstock.timeline_file = timeline_file_;
     auto group = penstock::zero::InProcessGroup::create(ranks).value();
     Outcome outcome;
     std::mutex mutex;
@@ -114,6 +117,7 @@ class GptOnCuda : public testing::Test {
   std::uint32_t steps_ = 3;
   std::string precision_ = R"("bf16": {"enabled": true})";
   bool timed_ = false, by_layer_ = false, checkpoints_ = false, offloads_ = false;
+  std::filesystem::path timeline_file_;
   std::function<void(std::uint32_t)> before_step_;
   penstock::test::ScratchDirectory directory_;
   std::optional<Text> text_;
@@ -316,6 +320,34 @@ TEST_F(GptOnCuda, ShowsTheKernelsOfTheLibraryInTheRowsOfTheirStreams) {
   const auto means = std::count_if(two.spans.begin(), two.spans.end(),
                                    [](const Span& span) { return span.did.activity == Activity::mean; });
   EXPECT_EQ(means, flats * steps * 2);
+}
+
+TEST_F(GptOnCuda, HasATimelineWithWhatTheStreamsDidInEveryOrderOfTheirs) {
+  const std::string digest = train(/*ranks=*/1, OffloadDevice::nvme).digest;
+  timeline_file_ = directory_.path() / "timeline.json";
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    fake_cuda::restart({.seed = seed});
+
+    const Outcome outcome = train(/*ranks=*/1, OffloadDevice::nvme);
+
+    ASSERT_FALSE(outcome.error) << outcome.error->message();
+    EXPECT_EQ(outcome.digest, digest);
+    EXPECT_EQ(fake_cuda::live(), fake_cuda::Live{});
+    const auto rows = penstock::test::rows_of(timeline_file_);
+    for (const char* stream :
+         {"copies to the device", "copies to host memory", "collectives", "the trainer"}) {
+      const auto row = rows.find(std::string("stream of ") + stream);
+      ASSERT_NE(row, rows.end()) << stream;
+      double last = 0;
+      for (const auto& event : row->second) {
+        EXPECT_GE(event.begin, last) << stream;
+        EXPECT_GE(event.end, event.begin) << stream;
+        last = event.end;
+      }
+    }
+    EXPECT_GE(rows.at("stream of copies to host memory").size(), steps_ * 2 * 4u);  // a gradient of each unit
+  }
 }
 
 TEST_F(GptOnCuda, ReportsAClockThatCannotBeMade) {
