@@ -2,6 +2,7 @@
 
 #include <penstock/zero/stream_observer.hpp>
 
+#include <optional>
 #include <utility>
 
 namespace gpt {
@@ -10,8 +11,10 @@ using namespace penstock;  // NOLINT: an example reads better so
 
 namespace {
 
-Activity activity_of(zero::StreamOperation operation) {
+/// None: it is not in the trace.
+std::optional<Activity> activity_of(zero::StreamOperation operation) {
   switch (operation) {
+    case zero::StreamOperation::fill: return std::nullopt;
     case zero::StreamOperation::copy_to_device: return Activity::copy_to_device;
     case zero::StreamOperation::copy_to_host: return Activity::copy_to_host;
     case zero::StreamOperation::copy_on_device: return Activity::copy_on_device;
@@ -20,18 +23,21 @@ Activity activity_of(zero::StreamOperation operation) {
     case zero::StreamOperation::accumulate: return Activity::accumulate;
     case zero::StreamOperation::mean: return Activity::mean;
     case zero::StreamOperation::square_sums: return Activity::square_sums;
-    case zero::StreamOperation::update: break;
+    case zero::StreamOperation::update: return Activity::adam;
   }
-  return Activity::adam;
+  return std::nullopt;
 }
 
 class SpanObserver final : public zero::StreamObserver {
  public:
   explicit SpanObserver(std::shared_ptr<Timeline> timeline) : timeline_(std::move(timeline)) {}
 
-  void begin(StreamHandle stream, zero::StreamOperation) override { timeline_->begin(stream); }
+  void begin(StreamHandle stream, zero::StreamOperation operation) override {
+    if (activity_of(operation)) timeline_->begin(stream);
+  }
   void end(StreamHandle stream, zero::StreamOperation operation, ByteCount bytes) override {
-    timeline_->end(stream, {.activity = activity_of(operation), .bytes = bytes});
+    if (const auto activity = activity_of(operation))
+      timeline_->end(stream, {.activity = *activity, .bytes = bytes});
   }
 
  private:

@@ -28,8 +28,18 @@ void StreamTracks::end(StreamHandle stream, std::string_view name, ByteCount byt
   write(track);
 }
 
+/// Whether the clock has failed, or the timeline has ended.
+bool StreamTracks::is_over() {
+  if (timeline_.has_ended()) return true;
+  if (clock_->status()) return false;
+  if (!std::exchange(has_failed_, true))
+    timeline_.add_message("it lacks what streams do from here on, because their clock has failed: " +
+                          clock_->status().error().message());
+  return true;
+}
+
 void StreamTracks::mark(StreamHandle stream, Track& track, Point point) {
-  if (!clock_->status()) return;
+  if (is_over()) return;
   point.mark = clock_->mark(stream);
   track.points.push_back(std::move(point));
 }
@@ -39,11 +49,17 @@ void StreamTracks::write() {
   for (auto& [stream, track] : tracks_) write(track);
 }
 
+void StreamTracks::end_round() {
+  const std::lock_guard lock(mutex_);
+  for (auto& [stream, track] : tracks_) write(track);
+  for (auto& [stream, track] : tracks_) track.begun.clear();
+}
+
 void StreamTracks::write(Track& track) {
   for (; !track.points.empty(); track.points.pop_front()) {
     const Point& point = track.points.front();
     const auto time = clock_->passed(point.mark);
-    if (!time || !clock_->status()) return;
+    if (!time || is_over()) return;
     pass(track, point, *time);
     clock_->release(point.mark);
   }
@@ -54,11 +70,19 @@ void StreamTracks::pass(Track& track, const Point& point, TimePoint time) {
     track.begun.push_back({point.name, time});
     return;
   }
-  const auto last = std::find_if(track.begun.rbegin(), track.begun.rend(),
+  if (end(track, track, point, time)) return;
+  for (auto& [stream, other] : tracks_)
+    if (end(other, track, point, time)) return;
+}
+
+/// In the row of `track` what has begun in that of `of`.
+bool StreamTracks::end(Track& of, const Track& track, const Point& point, TimePoint time) {
+  const auto last = std::find_if(of.begun.rbegin(), of.begun.rend(),
                                  [&](const Begun& begun) { return begun.name == point.name; });
-  if (last == track.begun.rend()) return;
-  timeline_.add(track.name, point.name, last->time, time, point.bytes);
-  track.begun.erase(std::next(last).base());
+  if (last == of.begun.rend()) return false;
+  timeline_.add(track.name, point.name, last->time, std::max(time, last->time), point.bytes);
+  of.begun.erase(std::next(last).base());
+  return true;
 }
 
 }  // namespace penstock::swap

@@ -16,10 +16,10 @@
 namespace penstock::swap {
 
 /// What streams of a device do, in tracks of a timeline, with the times at which the device did it. A stream has the
-/// track that name() gives it, else `others`. Once the clock has failed, nothing more is written: the device's next
-/// call returns its error.
+/// track that name() gives it, else `others`. Once the clock has failed, nothing more is written, and the timeline has
+/// a message.
 ///
-/// Safe from any thread. Nothing blocks.
+/// Safe from any thread. Waits for nothing but its lock, and where a device's queue is full, for that.
 class StreamTracks {
  public:
   /// `timeline` outlives it.
@@ -33,10 +33,12 @@ class StreamTracks {
   /// What is enqueued on the stream from here to end() with the same name belongs together. It may begin again before
   /// that.
   void begin(StreamHandle stream, std::string_view name);
-  /// Ends what began last under this name. Writes what the stream has passed.
+  /// Ends what began last under this name, on this stream, or else on another one. Writes what the stream has passed.
   void end(StreamHandle stream, std::string_view name, ByteCount bytes = {});
   /// Writes what all streams have passed.
   void write();
+  /// The same; and what has begun, as far as streams have passed it, and not ended is left out.
+  void end_round();
 
  private:
   struct Point {
@@ -57,11 +59,14 @@ class StreamTracks {
   // With the lock held.
   [[nodiscard]] Track& track_of(StreamHandle stream);
   void mark(StreamHandle stream, Track& track, Point point);
+  [[nodiscard]] bool is_over();
   void write(Track& track);
   void pass(Track& track, const Point& point, TimePoint time);
+  bool end(Track& of, const Track& track, const Point& point, TimePoint time);
 
   Timeline& timeline_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // taken before the timeline's
+  bool has_failed_ = false;
   const std::unique_ptr<tiers::StreamClock> clock_;
   const std::string others_;
   std::map<void*, Track> tracks_;  // by the stream's native handle

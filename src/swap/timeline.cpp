@@ -37,6 +37,13 @@ std::string json_string(std::string_view text) {
   return json + '"';
 }
 
+Error cannot_create(const std::filesystem::path& file, int cause) {
+  return Error::from_errno("Runtime::create", cause)
+      .object(file.string())
+      .note("it is timeline_file")
+      .advice("name a file that can be written, in a directory that exists");
+}
+
 std::string microseconds(TimePoint time) {
   std::array<char, 64> digits{};
   const double count = std::chrono::duration<double, std::micro>(time).count();
@@ -50,12 +57,14 @@ std::string microseconds(TimePoint time) {
 Result<std::unique_ptr<Timeline>> Timeline::create(const std::filesystem::path& file, std::uint32_t process,
                                                    ByteCount size_max) {
   // Not truncated before it is known that no other timeline is written there.
-  const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  // Does not wait for a reader of a FIFO, which is refused.
+  const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+  if (descriptor >= 0) (void)::fcntl(descriptor, F_SETFL, 0);
   File opened(descriptor < 0 ? nullptr : ::fdopen(descriptor, "w"));
   if (opened == nullptr) {
     const int cause = errno;
     if (descriptor >= 0) ::close(descriptor);
-    return Error::from_errno("Runtime::create", cause).object(file.string()).note("it is timeline_file");
+    return cannot_create(file, cause);
   }
   struct stat properties {};
   if (::fstat(descriptor, &properties) == 0 && S_ISREG(properties.st_mode)) {  // not a device
@@ -69,8 +78,7 @@ Result<std::unique_ptr<Timeline>> Timeline::create(const std::filesystem::path& 
     }
   }
   std::unique_ptr<Timeline> timeline(new Timeline(file, std::move(opened), process, size_max));
-  if (const int cause = timeline->begin(); cause != 0)
-    return Error::from_errno("Runtime::create", cause).object(file.string()).note("it is timeline_file");
+  if (const int cause = timeline->begin(); cause != 0) return cannot_create(file, cause);
   return timeline;
 }
 
@@ -107,6 +115,7 @@ std::string Timeline::end() {
   {
     const std::lock_guard lock(mutex_);
     if (!std::exchange(ended_, true)) pending_ += "\n]\n";
+    has_ended_ = true;
     text = std::exchange(pending_, {});
   }
   if (!text.empty()) write(text);
@@ -195,6 +204,7 @@ void Timeline::add(Process& process, const Event& added) {
   append(event + "}");
   if (size_ < size_max_) return;
   ended_ = true;
+  has_ended_ = true;
   message_ = path_.string() + ": the timeline has ended, because it has " + to_string(ByteCount(size_));
   pending_ += "\n]\n";
 }
@@ -234,7 +244,13 @@ void Timeline::write(const std::string& text) {
   }
   const std::lock_guard lock(mutex_);
   ended_ = true;
+  has_ended_ = true;
   message_ = cannot_be_written(cause);
+}
+
+void Timeline::add_message(const std::string& message) {
+  const std::lock_guard lock(mutex_);
+  if (message_.empty()) message_ = path_.string() + ": " + message;
 }
 
 std::string Timeline::take_message() {

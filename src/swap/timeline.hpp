@@ -5,6 +5,7 @@
 #include <penstock/base/units.hpp>
 
 #include <unistd.h>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -44,9 +45,13 @@ class Timeline {
            ByteCount bytes = {});
   /// The same of a tensor, or a tile of a state: it is in the tensor's row too.
   void add_of_tensor(std::string_view track, std::string_view tensor, TimePoint begin, ByteCount bytes = {});
+  /// Nothing is added any more.
+  [[nodiscard]] bool has_ended() const { return has_ended_.load(std::memory_order_relaxed); }
+  /// That something is missing from here on, and why; for take_message(), unless that has another message.
+  void add_message(const std::string& message);
   /// Writes what was added, if that is much or `age` old. Called now and then, without a lock.
   void flush(std::chrono::seconds age = std::chrono::seconds(1));
-  /// Why nothing is written any more, once; else empty.
+  /// Why nothing is written any more, or add_message()'s, once; else empty.
   [[nodiscard]] std::string take_message();
   /// Writes the rest and closes the file, as the destructor does. Returns why it is not whole, unless take_message()
   /// has.
@@ -100,6 +105,7 @@ class Timeline {
   std::string pending_ = "[";
   std::uint64_t size_ = 0;
   bool ended_ = false;
+  std::atomic<bool> has_ended_{false};  // the same, without the lock
   std::string message_;
 };
 

@@ -47,7 +47,8 @@ class ObservedDevice final : public tiers::Device {
                     [&] { return device_->copy_on_device(stream, from, to); });
   }
   Result<void> fill_zero(StreamHandle stream, DeviceSpan span) override {
-    return device_->fill_zero(stream, span);
+    return observed(*observer_, stream, StreamOperation::fill, span.size(),
+                    [&] { return device_->fill_zero(stream, span); });
   }
 
   Result<void> pin(HostSpan memory) override { return device_->pin(memory); }
@@ -125,8 +126,8 @@ Result<std::unique_ptr<Base>> made(const char* name, std::shared_ptr<Base> base,
 
 std::string_view to_string(StreamOperation operation) {
   constexpr std::array<std::string_view, stream_operation_count> names = {
-      "copy to device", "copy to host", "copy on device", "cast",  "scale",
-      "accumulate",     "mean",         "square sums",    "update"};
+      "copy to device", "copy to host", "copy on device", "fill",        "cast",
+      "scale",          "accumulate",   "mean",           "square sums", "update"};
   const auto number = static_cast<std::size_t>(operation);
   return number < names.size() ? names[number] : "unknown";
 }

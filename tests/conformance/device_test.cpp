@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -132,6 +133,29 @@ TEST_P(DeviceConformance, TakesAnEventThatWasNeverRecordedAsPassed) {
   EXPECT_TRUE(event->query().value());
   EXPECT_TRUE(stream->wait(*event));
   EXPECT_TRUE(stream->synchronize());
+}
+
+TEST_P(DeviceConformance, TellsWhenStreamsPassMarks) {
+  const TimePoint created = Clock::steady().now();
+  const auto clock = device().create_clock().value();
+  const auto one = device().create_stream().value(), other = device().create_stream().value();
+  const DeviceSpan span = device().allocate(4096_B).value();
+  // Marks that are released before their stream has passed them do not disturb those that have their numbers next.
+  clock->release(clock->mark(one->handle()));
+  const StreamClock::Mark before = clock->mark(other->handle());
+  ASSERT_TRUE(device().fill_zero(other->handle(), span));
+  const StreamClock::Mark after = clock->mark(other->handle());
+
+  ASSERT_TRUE(one->synchronize());
+  ASSERT_TRUE(other->synchronize());
+
+  const auto first = clock->passed(before), last = clock->passed(after);
+  ASSERT_TRUE(first && last);
+  EXPECT_GE(*first, created - std::chrono::milliseconds(1));
+  EXPECT_LE(*first, *last);
+  EXPECT_LE(*last, Clock::steady().now() + std::chrono::milliseconds(1));
+  EXPECT_TRUE(clock->status());
+  device().release(span);
 }
 
 TEST_P(DeviceConformance, RefusesCopiesOfUnequalLength) {

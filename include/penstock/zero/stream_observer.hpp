@@ -15,6 +15,7 @@ enum class StreamOperation : std::uint8_t {
   copy_to_device,
   copy_to_host,
   copy_on_device,
+  fill,
   cast,
   scale,
   accumulate,
@@ -22,11 +23,11 @@ enum class StreamOperation : std::uint8_t {
   square_sums,
   update,  ///< of a tile, by the device's optimizer
 };
-inline constexpr std::size_t stream_operation_count = 9;
+inline constexpr std::size_t stream_operation_count = 10;
 /// "copy to device".
 [[nodiscard]] std::string_view to_string(StreamOperation operation);
 
-/// Is told before and after each operation is enqueued. Both calls come from the thread that enqueues on the stream;
+/// Gets a call before and one after each operation is enqueued. Both come from the thread that enqueues on the stream;
 /// those of different streams come at the same time. Must not throw and must not block.
 class StreamObserver {
  public:
@@ -41,11 +42,11 @@ class StreamObserver {
   virtual void end(StreamHandle stream, StreamOperation operation, ByteCount bytes) = 0;
 };
 
-/// The same device, whose copies `observer` is told of. penstock.timeline_file needs none of this: the engine observes
-/// its device by itself then. Errors, of all three: invalid_argument, for a null pointer.
+/// The same device; `observer` gets its copies and fills. penstock.timeline_file needs none of this: the engine
+/// observes its device by itself then. Errors, of all three: invalid_argument, for a null pointer.
 [[nodiscard]] Result<std::unique_ptr<tiers::Device>> observe(std::shared_ptr<tiers::Device> device,
                                                              std::shared_ptr<StreamObserver> observer);
-/// The same kernels, which `observer` is told of.
+/// The same kernels; `observer` gets them.
 [[nodiscard]] Result<std::unique_ptr<Compute>> observe(std::shared_ptr<Compute> compute,
                                                        std::shared_ptr<StreamObserver> observer);
 [[nodiscard]] Result<std::unique_ptr<cpu_adam::DeviceAdam>> observe(

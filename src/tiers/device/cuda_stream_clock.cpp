@@ -38,8 +38,8 @@ class CudaStreamClock final : public StreamClock {
  private:
   Result<void> record(Mark mark, StreamHandle stream) override {
     constexpr const char* operation = "StreamClock::mark";
+    PENSTOCK_TRY(use_device(operation, device_));
     while (events_.size() <= mark) {
-      PENSTOCK_TRY(use_device(operation, device_));
       cudaEvent_t event = nullptr;
       PENSTOCK_TRY(check_cuda(operation, cudaEventCreateWithFlags(&event, cudaEventDefault)));
       events_.push_back(event);
@@ -49,6 +49,7 @@ class CudaStreamClock final : public StreamClock {
 
   Result<std::optional<TimePoint>> query(Mark mark) override {
     constexpr const char* operation = "StreamClock::passed";
+    PENSTOCK_TRY(use_device(operation, device_));
     const cudaError_t queried = cudaEventQuery(events_[mark]);
     if (queried == cudaErrorNotReady) {
       ignore_cuda(queried);  // CUDA may keep it as the thread's last error

@@ -18,7 +18,8 @@ class HostStreamClock final : public StreamClock {
           .got("a default handle");
     }
     if (mark >= times_.size()) times_.resize(mark + 1);
-    if (times_[mark] == nullptr) times_[mark] = std::make_shared<Time>();
+    // A stream that has not passed a mark that was released stores its time still.
+    if (times_[mark] == nullptr || times_[mark].use_count() > 1) times_[mark] = std::make_shared<Time>();
     times_[mark]->store(not_passed);
     queue->enqueue([time = times_[mark]] { time->store(Clock::steady().now().count()); });
     return ok();

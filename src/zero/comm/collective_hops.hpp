@@ -80,18 +80,20 @@ class CollectiveHop : public OrderedHop {
     completed_ = true;
   }
 
-  /// Around what the collective does on its stream, for the timeline. `names`: of its flats.
+  /// Around what the collective does on its stream, for the timeline. That of a rank that is alone does nothing there.
+  /// `names`: of its flats.
   void begin_on_stream(const char* what, const std::string& names) {
-    if (context_.tracks != nullptr) context_.tracks->begin(context_.communication.handle(), what + names);
+    if (is_tracked()) context_.tracks->begin(context_.communication.handle(), what + names);
   }
   void end_on_stream(const char* what, const std::string& names, ByteCount bytes) {
-    if (context_.tracks != nullptr)
-      context_.tracks->end(context_.communication.handle(), what + names, bytes);
+    if (is_tracked()) context_.tracks->end(context_.communication.handle(), what + names, bytes);
   }
 
   CollectiveContext context_;
 
  private:
+  [[nodiscard]] bool is_tracked() const { return context_.tracks != nullptr && communicator_.size() > 1; }
+
   std::uint64_t number_;
   bool completed_ = false;
 };

@@ -26,7 +26,7 @@ Result<void> check_plan(const Engine::Options& options) {
         .wanted("the result of plan_memory()")
         .got("a default MemoryPlan")
         .advice(
-            "call plan_memory(config, model, ranks, local_ranks), and create the runtime from its plan too");
+            "call plan_memory() for this configuration and layout, and create the runtime from its plan too");
   }
   if (options.plan.fingerprint != plan_fingerprint(options.config, options.model, ranks)) {
     return refused("plan")

@@ -63,6 +63,8 @@ Result<void> EngineContext::open(const DeviceSizes& sizes) {
 
 Result<std::unique_ptr<tiers::Stream>> EngineContext::create_stream(const char* track) {
   PENSTOCK_TRY_ASSIGN(auto stream, device.create_stream());
+  if (stream == nullptr)
+    return Error::invalid_argument("Device::create_stream").reason("it returned no stream");
   if (tracks != nullptr) tracks->name(stream->handle(), track);
   return stream;
 }
@@ -254,6 +256,7 @@ void EngineContext::start(swap::Move move, MoveProgress& progress, const MoveNam
       if (state == swap::HopState::done) {
         std::string object(name.object);
         if (name.number) object += std::to_string(*name.number);
+        object += name.of;
         timeline->add_of_tensor(name.track, object, began);
       }
       progress.report(state, result);

@@ -31,6 +31,7 @@ struct MoveName {
   const char* track = nullptr;               ///< null: it is not there
   std::string_view object = {};              ///< outlives the move
   std::optional<std::uint32_t> number = {};  ///< after it
+  const char* of = "";                       ///< after both: " parameter shard"
 };
 
 /// The state that the parts of one rank's engine share: runtime, device, communicator, flats, and the engine's failure.

@@ -83,7 +83,7 @@ Result<StepOutcome> EngineState::end_step() {
   if (skipped) ++skipped_steps_;
   const auto scaled = step_.loss_scaler().update(/*overflow=*/skipped);
   clock_.end(outcome);
-  if (context_.tracks != nullptr) context_.tracks->write();
+  if (context_.tracks != nullptr) context_.tracks->end_round();
   if (options_.after_step) options_.after_step(outcome);
   PENSTOCK_TRY(scaled);
   return outcome;
@@ -125,6 +125,7 @@ Result<void> EngineState::abandon_step(tiers::Stream& stream, std::string cause)
   reduced_.clear();
   update_.end_step();
   clock_.restart();
+  if (context_.tracks != nullptr) context_.tracks->end_round();
   if (options_.ends_rounds) context_.runtime.end_round();
   predict_attempt(begun);
   return ok();

@@ -44,7 +44,7 @@ Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& r
   if (flat.kept_shard.empty()) shard_lease = context_.runtime.announce(flat.shard, swap::Access::read);
   if (context_.shares_memory) {
     context_.start(std::make_unique<LeaseHop>(context_, flat, std::move(shard_lease)), gathered.gather,
-                   {"gathers", flat.layout->name});
+                   {"gathers", flat.layout->name, {}, of_parameters});
     return ok();
   }
   gathered.parameters = context_.at(range, flat.layout->length);
@@ -58,7 +58,7 @@ Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& r
                       .updated = &flat.updated,
                       .gathered = gathered.gathered.get()};
   context_.start(make_gather_hop(context_.collectives(), std::move(target), std::move(shard_lease)),
-                 gathered.gather, {"gathers", flat.layout->name});
+                 gathered.gather, {"gathers", flat.layout->name, {}, of_parameters});
   return ok();
 }
 

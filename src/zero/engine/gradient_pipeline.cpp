@@ -140,7 +140,7 @@ void GradientPipeline::reduce(std::span<const std::uint32_t> flats) {
   std::vector<swap::Move> moves = make_gradient_moves(context_, bucket, signature);
   for (std::size_t i = 0; i < bucket.size(); ++i)
     context_.start(std::move(moves[i]), bucket[i].flat->grad.reduction,
-                   {"reductions", bucket[i].flat->layout->name});
+                   {"reductions", bucket[i].flat->layout->name, {}, of_gradients});
 }
 
 Result<void> GradientPipeline::finish_use(FlatState& flat, const tiers::Reservation& range) {

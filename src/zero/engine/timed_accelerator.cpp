@@ -39,6 +39,7 @@ TimedAccelerator::TimedAccelerator(swap::Timeline* timeline, tiers::Device& devi
 
 Result<void> TimedAccelerator::time(swap::Timeline& timeline) {
   PENSTOCK_TRY_ASSIGN(auto clock, device_->create_clock());
+  if (clock == nullptr) return Error::invalid_argument("Device::create_clock").reason("it returned no clock");
   tracks_ = std::make_shared<swap::StreamTracks>(timeline, std::move(clock), "stream of the trainer");
   const auto observer = std::make_shared<TrackObserver>(tracks_);
   PENSTOCK_TRY_ASSIGN(device_, observe(device_, observer));

@@ -17,7 +17,7 @@ bool seals_in_pass(const Config& config) {
 }  // namespace
 
 tiers::TensorDescription shard_tensor(const Config& config, const FlatLayout& flat, bool at_home) {
-  return {.name = flat.name + " parameter shard",
+  return {.name = flat.name + of_parameters,
           .purpose = Purpose::parameter_shard,
           .size = shard_bytes(flat, config.dtype),
           .write_behind = true,
@@ -26,7 +26,7 @@ tiers::TensorDescription shard_tensor(const Config& config, const FlatLayout& fl
 }
 
 tiers::TensorDescription gradient_tensor(const Config& config, const FlatLayout& flat) {
-  return {.name = flat.name + " gradient shard",
+  return {.name = flat.name + of_gradients,
           .purpose = Purpose::gradient_shard,
           .size = shard_bytes(flat, config.grad_accum_dtype),
           .sealed_in_pass = seals_in_pass(config)};

@@ -11,6 +11,9 @@
 
 namespace penstock::zero {
 
+/// What the names of a flat's tensors have after its own.
+inline constexpr const char *of_parameters = " parameter shard", *of_gradients = " gradient shard";
+
 // The tensors that the engine of a rank adds to its runtime, without their keys.
 
 /// The rank's shard of the parameters of a flat.

@@ -98,6 +98,32 @@ TEST_F(StreamTracksTest, LackWhatAStreamHasNotPassedAndWhatDidNotBegin) {
   EXPECT_EQ(rows.at("others")[0].name, "passed");
 }
 
+TEST_F(StreamTracksTest, HaveWhatEndsOnAnotherStreamThere) {
+  tracks_->name(copies(), "copies");
+  tracks_->begin(copies(), "unit");  // 0
+  tracks_->begin(copies(), "open");  // 1
+  tracks_->end(compute(), "unit");   // 2
+  clock_->pass(3);
+  tracks_->write();  // both streams are past their marks
+
+  const auto rows = written();
+
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows.at("others")[0].name, "unit");
+  EXPECT_NEAR(rows.at("others")[0].begin, 0.0, 1e-6);
+  EXPECT_NEAR(rows.at("others")[0].end, 0.2, 1e-6);
+}
+
+TEST_F(StreamTracksTest, LeaveOutWhatHasNotEndedWithItsRound) {
+  tracks_->begin(compute(), "unit");
+  clock_->pass(1);
+  tracks_->end_round();
+  tracks_->end(compute(), "unit");
+  clock_->pass(2);
+
+  EXPECT_TRUE(written().empty());
+}
+
 TEST_F(StreamTracksTest, UseMarksAgain) {
   for (std::uint32_t i = 1; i <= 100; ++i) {
     tracks_->begin(copies(), "copy");
@@ -120,10 +146,24 @@ TEST_F(StreamTracksTest, EndWithTheDevice) {
   tracks_->begin(copies(), "after");
   tracks_->end(copies(), "after");
 
+  const std::string message = timeline_->take_message();
+  EXPECT_NE(message.find("lacks what streams do from here on, because their clock has failed"),
+            std::string::npos);
+  EXPECT_NE(message.find("ManualStreamClock"), std::string::npos) << message;
+  EXPECT_EQ(timeline_->take_message(), "") << "once";
+
   const auto rows = written();
 
   ASSERT_EQ(rows.at("others").size(), 1u);
   EXPECT_EQ(rows.at("others")[0].name, "before");
+}
+
+TEST_F(StreamTracksTest, MarkNothingOnceTheTimelineHasEnded) {
+  timeline_->add("waits", "loads", {});
+  EXPECT_EQ(timeline_->end(), "");
+  tracks_->begin(copies(), "after");
+  tracks_->end(copies(), "after");
+  EXPECT_EQ(clock_->numbers(), 0u);
 }
 
 }  // namespace

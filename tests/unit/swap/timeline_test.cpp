@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <json/json.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -151,6 +152,16 @@ TEST(Timeline, IsRefusedWhereItCannotBeWritten) {
   ASSERT_FALSE(timeline);
   EXPECT_EQ(timeline.error().code(), ErrorCode::no_space);
   EXPECT_NE(timeline.error().message().find("timeline_file"), std::string::npos);
+}
+
+TEST(Timeline, DoesNotWaitForAReaderOfAPipe) {
+  const ScratchDirectory scratch;
+  const auto pipe = scratch.path() / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const auto timeline = Timeline::create(pipe);
+  ASSERT_FALSE(timeline);
+  EXPECT_NE(timeline.error().message().find("name a file that can be written"), std::string::npos)
+      << timeline.error().message();
 }
 
 TEST(Timeline, HasWholeEventsAndItsEndWhereTheDiskIsFull) {

@@ -83,7 +83,7 @@ class Device {
 
   [[nodiscard]] virtual Result<std::unique_ptr<Stream>> create_stream() = 0;
   [[nodiscard]] virtual Result<std::unique_ptr<Event>> create_event() = 0;
-  /// Tells when streams of the device pass points, for timelines. Decorators of a device forward it.
+  /// A clock for the streams of the device, for timelines. May wait for the device. Decorators of a device forward it.
   ///
   /// Errors: those of the device; unsupported, of a device that has no clock.
   [[nodiscard]] virtual Result<std::unique_ptr<StreamClock>> create_clock() {

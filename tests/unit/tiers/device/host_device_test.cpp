@@ -92,6 +92,25 @@ TEST(HostDevice, DefersUntilAThreadWaitsAndKeepsTheOrderOfEvents) {
   EXPECT_GE(orders.size(), 4u);  // the seed does choose
 }
 
+TEST(HostDevice, DoesNotTakeAReleasedMarkForTheNextOneOfItsNumber) {
+  HostDevice device({.memory = 1_MiB, .mode = HostDevice::Mode::threaded});
+  const auto clock = device.create_clock().value();
+  const auto one = device.create_stream().value(), other = device.create_stream().value();
+  std::latch first(1), second(1);
+  one->handle().host_queue()->enqueue([&] { first.wait(); });
+  other->handle().host_queue()->enqueue([&] { second.wait(); });
+  clock->release(clock->mark(one->handle()));
+  const StreamClock::Mark mark = clock->mark(other->handle());
+
+  first.count_down();
+  ASSERT_TRUE(one->synchronize());
+
+  EXPECT_FALSE(clock->passed(mark)) << "the other stream is before it";
+  second.count_down();
+  ASSERT_TRUE(other->synchronize());
+  EXPECT_TRUE(clock->passed(mark));
+}
+
 TEST(HostDevice, CopiesBothWays) {
   HostDevice device({.memory = 4_MiB});
   auto stream = device.create_stream().value();

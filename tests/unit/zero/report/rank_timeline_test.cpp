@@ -3,6 +3,8 @@
 
 #include "kit/counting_device.hpp"
 
+#include <penstock/zero/comm/in_process_group.hpp>
+
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <csignal>
@@ -10,6 +12,8 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 namespace penstock::zero {
@@ -50,7 +54,8 @@ TEST(RankTimeline, HasWhatThePartsOfARankDo) {
                             "writes of path 0", "waits for tiles", "trainer"})
     EXPECT_EQ(rows.count(track), 1u) << track;
   EXPECT_EQ(rows.count("trainer 2"), 0u) << "its parts follow each other";
-  EXPECT_EQ(names_of(rows, "first"), (std::set<std::string>{"gathers", "reductions"}));
+  EXPECT_EQ(names_of(rows, "first parameter shard"), std::set<std::string>{"gathers"});
+  EXPECT_EQ(names_of(rows, "first gradient shard"), std::set<std::string>{"reductions"});
   EXPECT_EQ(names_of(rows, "second optimizer tile 1"),
             (std::set<std::string>{"reads of path 0", "waits for tiles", "updates by the CPU",
                                    "writes of path 0"}));
@@ -85,12 +90,11 @@ TEST(RankTimeline, HasWhatTheStreamsOfADeviceDo) {
 
     EXPECT_EQ(names_of(rows, "stream of copies to the device").count("copy to device"), 1u);
     EXPECT_EQ(names_of(rows, "stream of copies to host memory").count("copy to host"), 1u);
-    EXPECT_EQ(names_of(rows, "stream of collectives"),
-              (std::set<std::string>{"gather first", "gather second", "reduce first", "reduce second"}));
+    EXPECT_EQ(rows.count("stream of collectives"), 0u) << "the rank is alone";
     EXPECT_EQ(names_of(rows, "stream of updates").count("update"), 1u);
     EXPECT_EQ(names_of(rows, "stream of the trainer"),
-              (std::set<std::string>{"parameters of first", "parameters of second", "gradients of first",
-                                     "gradients of second"}));
+              (std::set<std::string>{"fill", "parameters of first", "parameters of second",
+                                     "gradients of first", "gradients of second"}));
     const auto microseconds = [](TimePoint time) {
       return std::chrono::duration<double, std::micro>(time).count();
     };
@@ -104,32 +108,67 @@ TEST(RankTimeline, HasWhatTheStreamsOfADeviceDo) {
   }
 }
 
-TEST(RankTimeline, LacksTheStreamsOfADeviceWithoutAClockAndSaysSo) {
-  class WithoutClock final : public penstock::test::CountingDevice {
-   public:
-    using CountingDevice::CountingDevice;
-    Result<std::unique_ptr<tiers::StreamClock>> create_clock() override {
-      return tiers::Device::create_clock();  // what an embedder's device has by itself
-    }
-  };
+TEST(RankTimeline, HasTheCollectivesOfSeveralRanks) {
+  constexpr std::uint32_t ranks = 2;
   const ScratchDirectory scratch;
-  Rank::Options timed = options(scratch);
-  timed.config.penstock.timeline_file = scratch.path() / "timeline.json";
-  timed.make_accelerator = [](ByteCount memory) -> Result<Accelerator> {
-    Accelerator accelerator = make_host_accelerator({.memory = memory});
-    accelerator.device = std::make_unique<WithoutClock>(std::move(accelerator.device));
-    return accelerator;
-  };
-  {
-    const auto rank = initialized(std::move(timed));
-    EXPECT_NE(rank->engine().notes().find("the timeline lacks the streams of the device"), std::string::npos)
-        << rank->engine().notes();
-    EXPECT_NE(rank->engine().notes().find("the device has no clock"), std::string::npos);
-    ASSERT_TRUE(step(*rank));
+  const Rank::Options given = with_device(scratch, tiers::HostDevice::Mode::threaded);
+  auto group = InProcessGroup::create(ranks).value();
+  std::vector<std::thread> threads;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      Rank::Options mine = given;
+      mine.identity = RankIdentity::local(r, ranks);
+      mine.group = in_process_membership(group, r);
+      EXPECT_TRUE(step(*initialized(std::move(mine))));
+    });
   }
-  const Rows rows = rows_of(scratch.path() / "timeline.json");
-  EXPECT_EQ(rows.count("stream of the trainer"), 0u);
-  EXPECT_EQ(rows.count("gathers"), 1u);
+  for (std::thread& thread : threads) thread.join();
+
+  for (const char* file : {"timeline.rank0.json", "timeline.rank1.json"})
+    EXPECT_EQ(names_of(rows_of(scratch.path() / file), "stream of collectives"),
+              (std::set<std::string>{"gather first", "gather second", "reduce first", "reduce second"}))
+        << file;
+}
+
+/// A device of an embedder.
+class OwnDevice final : public penstock::test::CountingDevice {
+ public:
+  enum class Clock : std::uint8_t { unsupported, null };
+  OwnDevice(std::unique_ptr<tiers::Device> device, Clock clock)
+      : CountingDevice(std::move(device)), clock_(clock) {}
+  Result<std::unique_ptr<tiers::StreamClock>> create_clock() override {
+    if (clock_ == Clock::null) return std::unique_ptr<tiers::StreamClock>();
+    return tiers::Device::create_clock();  // what such a device has by itself
+  }
+
+ private:
+  const Clock clock_;
+};
+
+TEST(RankTimeline, LacksTheStreamsOfADeviceWithoutAClockAndSaysSo) {
+  const std::pair<OwnDevice::Clock, const char*> cases[] = {
+      {OwnDevice::Clock::unsupported, "the device has no clock"},
+      {OwnDevice::Clock::null, "it returned no clock"}};
+  for (const auto& [clock, reason] : cases) {
+    const ScratchDirectory scratch;
+    Rank::Options timed = options(scratch);
+    timed.config.penstock.timeline_file = scratch.path() / "timeline.json";
+    timed.make_accelerator = [clock = clock](ByteCount memory) -> Result<Accelerator> {
+      Accelerator accelerator = make_host_accelerator({.memory = memory});
+      accelerator.device = std::make_unique<OwnDevice>(std::move(accelerator.device), clock);
+      return accelerator;
+    };
+    {
+      const auto rank = initialized(std::move(timed));
+      const std::string& notes = rank->engine().notes();
+      EXPECT_NE(notes.find("the timeline lacks the streams of the device"), std::string::npos) << notes;
+      EXPECT_NE(notes.find(reason), std::string::npos) << notes;
+      ASSERT_TRUE(step(*rank));
+    }
+    const Rows rows = rows_of(scratch.path() / "timeline.json");
+    EXPECT_EQ(rows.count("stream of the trainer"), 0u);
+    EXPECT_EQ(rows.count("gathers"), 1u);
+  }
 }
 
 TEST(RankTimeline, SaysInTheLogThatItsEndCouldNotBeWritten) {
