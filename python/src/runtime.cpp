@@ -313,8 +313,8 @@ void bind_runtime(nb::module_& module) {
 
 capacity: most bytes of its swap file, which are reserved. weight: its share of the bytes is weight / (the sum of all).
 request_max: most bytes of one request. in_flight_max: most bytes in flight. deadline_seconds: for one request. limit:
-bytes a second that were measured, for reports, and where all paths have one, the eviction "planned" rather keeps what
-is on the slower ones. endurance: bytes that may be written to the drive, for reports. 0: not known.)")
+bytes a second that were measured, for reports, and where all paths have one, the eviction "planned" evicts copies on
+the faster ones first. endurance: bytes that may be written to the drive, for reports. 0: not known.)")
       .def(
           "__init__",
           [](Path* path, const FilePath& directory, const Count& capacity, double weight,

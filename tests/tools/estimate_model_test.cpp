@@ -294,7 +294,7 @@ TEST_F(EstimateModel, NotesWhatHasNoEffectOrIsReplaced) {
       "bf16": {"enabled": true}, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
       "penstock": {"device_states": "100MiB", "node_budgets": [8589934592], "rank_nodes": [0]}})");
   const std::string no_effect = "penstock.device_states: has no effect",
-                    replaced = "penstock.node_budgets: the search";
+                    replaced = "--budget-host replaces penstock.node_budgets";
   const auto notes = [&](std::vector<std::string> more) {
     std::vector<std::string> arguments = {"estimate", "--model", "gpt2", "--config", config};
     arguments.insert(arguments.end(), more.begin(), more.end());

@@ -20,8 +20,8 @@ typedef struct penstock_path {
   uint64_t in_flight_max; /* 0: 16 MiB */
   penstock_io_engine engine;
   double deadline_seconds; /* for one request; 0: 60 */
-  /* As in penstock_report_drive: for reports, and where all paths have one, PENSTOCK_EVICT_PLANNED rather keeps what is
-   * on the slower ones. */
+  /* As in penstock_report_drive: for reports, and where all paths have one, PENSTOCK_EVICT_PLANNED evicts copies on the
+   * faster ones first. */
   double limit;
   uint64_t endurance; /* for reports, the same */
 } penstock_path;

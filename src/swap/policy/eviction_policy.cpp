@@ -30,7 +30,7 @@ std::vector<TransferCosts> transfer_costs(std::span<const PathOptions> paths) {
   std::vector<TransferCosts> costs;
   for (const PathOptions& path : paths) {
     if (path.rate_limit <= 0) return {};
-    costs.push_back({.read = 1 / path.rate_limit, .write = 1 / path.rate_limit});
+    costs.push_back(costs_at(path.rate_limit));
   }
   return costs;
 }
@@ -70,7 +70,7 @@ std::size_t EvictionOrder::number_of(double cost) {
 EvictionOrder::Queue& EvictionOrder::queue_of(const EvictionCandidate& candidate) {
   Queues& queues = candidate.home_in_memory ? homes_ : others_;
   if (policy_ != Eviction::planned) return queues.front();
-  const auto& of_path = queues_of_[std::min<std::size_t>(candidate.path, queues_of_.size() - 1)];
+  const auto& of_path = queues_of_[queues_of_.size() == 1 ? 0 : candidate.path];
   return queues[of_path[(candidate.dirty ? 2u : 0u) + (is_read_again(candidate) ? 1u : 0u)]];
 }
 

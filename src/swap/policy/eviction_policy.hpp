@@ -19,7 +19,12 @@ namespace penstock::swap {
 /// What a byte costs that is read or written on a path, such as its time. Only ratios matter.
 struct TransferCosts {
   double read = 1, write = 1;  ///< above 0
+  bool operator==(const TransferCosts&) const = default;
 };
+/// Of a path that moves so many bytes a second.
+[[nodiscard]] inline TransferCosts costs_at(double rate) {
+  return {.read = 1 / rate, .write = 1 / rate};
+}
 
 /// By PathOptions::rate_limit: the time of a byte. Empty, unless all paths have one: then all cost alike.
 [[nodiscard]] std::vector<TransferCosts> transfer_costs(std::span<const PathOptions> paths);
@@ -51,7 +56,7 @@ struct EvictionCandidate {
 /// update() takes O(log n), a step of a walk O(different costs), at most four for each path. Pure; owned by one thread.
 class EvictionOrder {
  public:
-  /// `paths`: the costs of each.
+  /// `paths`: the costs of each; none or one: all are alike.
   explicit EvictionOrder(Eviction policy, std::span<const TransferCosts> paths = {});
 
   /// Replaces the candidate of `tensor`; none: the tensor may not be evicted.

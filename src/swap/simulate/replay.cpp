@@ -36,6 +36,13 @@ std::vector<DiskRates> rates_of(const std::optional<ReplayCosts>& costs) {
   return rates;
 }
 
+std::vector<TransferCosts> eviction_costs_of(const std::optional<ReplayCosts>& costs) {
+  std::vector<TransferCosts> of_disks;
+  if (costs)
+    for (const ReplayCosts::Disk& disk : costs->disks) of_disks.push_back(disk.eviction);
+  return of_disks;
+}
+
 std::vector<std::string> names_of(std::size_t disks) {
   std::vector<std::string> names;
   for (std::size_t i = 1; i <= disks; ++i) names.push_back("disk " + std::to_string(i));
@@ -79,7 +86,7 @@ Replay::Replay(const AccessTrace& trace, const ReplayOptions& options)
       extents_(rooms_for(trace, costs_), alignment),
       residency_(store_, budget_, extents_, ledger_, *this,
                  {.eviction = options.eviction,
-                  .costs = options.eviction_costs,
+                  .costs = eviction_costs_of(costs_),
                   .reuse_distance_max = options.reuse_distance_max,
                   .lookahead = options.lookahead,
                   .file_names = names_of(costs_ ? costs_->disks.size() : 1)}),

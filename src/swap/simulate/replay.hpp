@@ -23,6 +23,7 @@ struct ReplayCosts {
     DiskRates rates;
     double weight = 1;    ///< > 0; it gets weight / (sum of all weights) of the bytes, as PathOptions::weight
     ByteCount endurance;  ///< that its maker lets be written (TBW); 0: not given. Takes no time
+    TransferCosts eviction = {};  ///< what Eviction::planned knows of its rates
   };
   std::vector<Disk> disks;  ///< one or more
   /// Bytes a second at which the trainer goes through a tensor of each purpose while it holds it; 0: in no time.
@@ -34,10 +35,9 @@ struct ReplayCosts {
 struct ReplayOptions {
   ByteCount host_budget;
   Eviction eviction = Eviction::planned;
-  std::vector<TransferCosts> eviction_costs = {};  ///< of the disks, for Eviction::planned; empty: all alike
-  ByteCount reuse_distance_max;                    ///< for Eviction::reuse_distance
-  ByteCount lookahead;    ///< as in RuntimeOptions; 0: loads begin when they are asked for
-  bool predicted = true;  ///< the uses are known from the first round on, as after Runtime::predict()
+  ByteCount reuse_distance_max;  ///< for Eviction::reuse_distance
+  ByteCount lookahead;           ///< as in RuntimeOptions; 0: loads begin when they are asked for
+  bool predicted = true;         ///< the uses are known from the first round on, as after Runtime::predict()
   /// `placed`: memory has addresses, as that of a runtime, where a gap may be too short. `counted`: only bytes count.
   tiers::MemoryBudget::Ranges ranges = tiers::MemoryBudget::Ranges::placed;
   /// Then transfers take time, and go on while the trainer uses tensors. Otherwise each ends before the next use.

@@ -13,13 +13,15 @@ Result<void> check_costs(const ReplayCosts& costs) {
   if (costs.disks.empty())
     return Error::invalid_argument("Replay::create").object("disks").wanted("1 or more").got(0u);
   for (std::size_t i = 0; i < costs.disks.size(); ++i) {
-    const auto& [rates, weight, endurance] = costs.disks[i];
+    const auto& [rates, weight, endurance, eviction] = costs.disks[i];
     const std::string disk = "disks[" + std::to_string(i) + "].";
     for (const auto& [name, rate] :
          {std::pair("read", rates.read), {"write", rates.write}, {"mixed", rates.mixed}})
       if (!(rate > 0) || !std::isfinite(rate))
         return refused(disk + name, "bytes a second, more than 0", rate);
     if (!(weight > 0) || !std::isfinite(weight)) return refused(disk + "weight", "more than 0", weight);
+    for (const double cost : {eviction.read, eviction.write})
+      if (!(cost > 0) || !std::isfinite(cost)) return refused(disk + "eviction", "more than 0", cost);
   }
   for (std::size_t i = 0; i < costs.use.size(); ++i) {
     const double rate = costs.use[i];

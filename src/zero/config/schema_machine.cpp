@@ -131,7 +131,7 @@ constexpr Key keys[] = {
     {.path = "penstock.path_limits",
      .kind = numbers,
      .help = "bytes a second of reads and writes, as `penstock tune` has measured, one for each directory of "
-             "nvme_path: for reports, and so that `planned` rather keeps what is on the slower ones",
+             "nvme_path: for reports, and for `planned`, which then evicts copies on faster drives first",
      .least = 1,
      .most = 1e15,
      .unset = "not known",

@@ -122,7 +122,10 @@ Result<Candidate> try_config(Config config, const SearchOptions& options, const 
   config.penstock.host_budget = config.penstock.device_budget = {};
   config.penstock.node_budgets.clear();
   PENSTOCK_TRY_ASSIGN(const PlanEstimate unlimited, estimate_plan(config, layout, options.run));
-  config.penstock.host_budget = options.host_budget;
+  if (options.by_numa_node)
+    config.penstock.node_budgets = options.base.penstock.node_budgets;
+  else
+    config.penstock.host_budget = options.host_budget;
   config.penstock.device_budget = options.device_budget;
   Candidate candidate{.config = std::move(config),
                       .host_need = unlimited.plan.host_minimum * options.run.ranks_per_node,
@@ -173,6 +176,7 @@ ByteCount most_device_states(const Config& config, const SearchOptions& options,
   if (!may_keep_states(config, options)) return {};
   Config unlimited = config;
   unlimited.penstock.host_budget = unlimited.penstock.device_budget = {};
+  unlimited.penstock.node_budgets.clear();
   // What slots and other memory take beside the states depends on these.
   ByteCount& states = unlimited.penstock.device_states;
   states = options.device_budget;

@@ -17,6 +17,8 @@ struct SearchOptions {
   ByteCount host_budget;    ///< of all ranks of a node; 0: any
   ByteCount device_budget;  ///< of each rank; 0: any
   bool lossy = false;       ///< also state formats that round the moments
+  /// Keep penstock.node_budgets of the base; host_budget is their sum then.
+  bool by_numa_node = false;
   /// Keys of the base that were given, as config_keys() spells them: of those that the search chooses, these are kept.
   std::set<std::string, std::less<>> given = {};
 

@@ -41,7 +41,8 @@ std::vector<Alternative> alternatives(const Config& config, const PlanEstimate& 
                                                                           : "";
   if (const ByteCount moved = plan.disk_tiles - plan.home_tiles; !moved.is_zero()) {
     const ByteCount budget = plan.host_of_machine + moved / 2 * estimate.run.ranks_per_node;
-    all.push_back({"host_budget " + to_string(budget), [budget](Config& changed) {
+    const std::string other = config.penstock.node_budgets.empty() ? "" : ", no node_budgets";
+    all.push_back({"host_budget " + to_string(budget) + other, [budget](Config& changed) {
                      changed.penstock.host_budget = budget;
                      changed.penstock.node_budgets.clear();
                    }});

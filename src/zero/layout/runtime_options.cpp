@@ -113,6 +113,20 @@ Result<swap::RuntimeOptions> shared_runtime_options(std::span<const PlannedEngin
         .object("engines")
         .wanted("one engine or more, each with its config and plan");
   }
+  for (const PlannedEngine& engine : engines) {
+    const auto part = [&](std::uint32_t rank) {
+      return host_budget_of_rank(*engine.config, engine.plan->local_ranks, rank);
+    };
+    const bool is_rank = local_rank < engine.config->penstock.rank_nodes.size();
+    if (!parts_differ(*engine.config)) continue;
+    if (is_rank && part(engine.plan->planned_local_rank) == part(local_rank)) continue;
+    return Error::invalid_argument("shared_runtime_options")
+        .object("plan")
+        .reason("penstock.node_budgets give the ranks of a machine different memory")
+        .wanted("the plan of rank " + std::to_string(local_rank) + " of the machine")
+        .got("that of rank " + std::to_string(engine.plan->planned_local_rank))
+        .advice("pass the rank to plan_memory(), as its last argument");
+  }
   const PlannedEngine* settings = &engines.front();
   std::vector<swap::RuntimeUse> uses;
   MemoryPlan all;

@@ -56,6 +56,9 @@ std::vector<swap::ReplayCosts::Disk> disks_of(const RunReport& report, double ra
     add((drive.limit > 0 ? drive.limit : moved / seconds(drive.busy)) * ranks, moved);
   }
   if (disks.empty()) add(no_limit, 1);
+  if (std::ranges::all_of(report.drives, [](const auto& drive) { return drive.limit > 0; })) {
+    for (swap::ReplayCosts::Disk& disk : disks) disk.eviction = swap::costs_at(disk.rates.mixed);
+  }
   return disks;
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -106,6 +107,30 @@ Simulation on_device(const PhaseSeconds& phases, std::size_t disks) {
   return {.first = step, .steady = step, .steps = 1, .settled = true, .changes = {}};
 }
 
+/// What a run is told of its drives: their parts of the bytes, and their rates unless the machine says what is known of
+/// these. A configuration for another number of drives says nothing.
+void set_known_of_disks(Machine& machine, const Config& config) {
+  auto& disks = machine.costs.disks;
+  const auto& [weights, limits] = std::tie(config.penstock.path_weights, config.penstock.path_limits);
+  if (weights.size() == disks.size()) {
+    for (std::size_t i = 0; i < disks.size(); ++i) disks[i].weight = weights[i];
+  }
+  const auto is_known = [](const auto& disk) { return disk.eviction != swap::TransferCosts(); };
+  if (limits.size() != disks.size() || std::any_of(disks.begin(), disks.end(), is_known)) return;
+  for (std::size_t i = 0; i < disks.size(); ++i) disks[i].eviction = swap::costs_at(limits[i]);
+}
+
+/// The replay has the copies of an update beside those of the next forward, each as if it were alone on the link, which
+/// they share.
+void share_link(swap::ReplayedRound& step, const StepWork& work, bool update_in_backward) {
+  const double copied = work.forward.copied.seconds() + work.update.copied.seconds() +
+                        (update_in_backward ? work.backward.copied.seconds() : 0),
+               beside = step.seconds - (update_in_backward ? 0 : work.backward.seconds()),
+               missing = std::max(0.0, copied - beside);
+  step.seconds += missing;
+  step.waited_for_update += missing;
+}
+
 /// All micro-batches.
 Result<ModelSimulation> replay_once(const Config& config, const ModelLayout& model, const Machine& node,
                                     const TrainingRun& run, std::uint32_t steps, bool bytes_settle) {
@@ -118,6 +143,7 @@ Result<ModelSimulation> replay_once(const Config& config, const ModelLayout& mod
   once.step.options.bytes_settle = bytes_settle;
   PENSTOCK_TRY_ASSIGN(once.work, step_work(node, model, once.step, run));
   once.share = share_of(node, once.step, once.work, run);
+  set_known_of_disks(once.share, config);
   const swap::AccessTrace& trace = once.step.trace;
   if (std::all_of(trace.uses.begin(), trace.uses.end(),
                   [&](const auto& use) { return is_update(trace, use); })) {
@@ -125,6 +151,7 @@ Result<ModelSimulation> replay_once(const Config& config, const ModelLayout& mod
     return once;
   }
   PENSTOCK_TRY_ASSIGN(once.simulation, simulate_steps(trace, once.share, once.step.options));
+  share_link(once.simulation.steady, once.work, config.penstock.update_in_backward);
   return once;
 }
 
@@ -183,18 +210,27 @@ Result<ModelSimulation> simulate_model_steps(const Config& config, const ModelLa
   return more;
 }
 
+namespace {
+
+/// The least: as much as possible of both at once, then the rest.
+double seconds_of(ByteCount read, ByteCount written, const swap::DiskRates& rates) {
+  const auto in = static_cast<double>(read.value()), out = static_cast<double>(written.value());
+  const double both = std::min(in, out);
+  return 2 * both / rates.mixed + (in - both) / rates.read + (out - both) / rates.write;
+}
+
+}  // namespace
+
 std::vector<Work> ModelSimulation::resources() const {
   std::vector<Work> all = work.resources();
   const auto& disks = simulation.steady.disks;
   for (std::size_t i = 0; i < disks.size(); ++i) {
     const auto& [read, written, busy] = disks[i];
     if ((read + written).is_zero()) continue;
-    const swap::DiskRates& rates = share.costs.disks[i].rates;
+    const auto bytes = static_cast<double>((read + written).value());
     all.push_back({.what = disks.size() == 1 ? "disk" : "disk " + std::to_string(i + 1),
-                   .amount = static_cast<double>((read + written).value()),
-                   .rate = read.is_zero()      ? rates.write
-                           : written.is_zero() ? rates.read
-                                               : rates.mixed});
+                   .amount = bytes,
+                   .rate = bytes / seconds_of(read, written, share.costs.disks[i].rates)});
   }
   return all;
 }

@@ -16,8 +16,8 @@ struct ModelSimulation {
   StepWork work;
   Machine share;  ///< what the rank has of its node
 
-  /// StepWork::resources(), and of each disk that is used the bytes of a steady step, at its rate for both directions
-  /// together where there are both.
+  /// StepWork::resources(), and of each disk that is used the bytes of a steady step: as many as possible at its rate
+  /// for both directions together, the others at that of theirs.
   [[nodiscard]] std::vector<Work> resources() const;
 };
 /// Of more micro-batches in a step, so many are replayed, and each further one takes what the second half of them does.

@@ -64,8 +64,11 @@ void weigh_paths(Config& config, const Search& search) {
 }
 
 std::vector<Result<TimedConfig>> time_configs(const Search& search, const std::vector<Config>& configs) {
-  return in_parallel(configs.size(), simulation_threads(),
-                     [&](std::size_t i) { return time_config(configs[i], search.layout, search.run); });
+  return in_parallel(configs.size(), simulation_threads(), [&](std::size_t i) {
+    auto timed = time_config(configs[i], search.layout, search.run);
+    if (timed) timed->model.step.trace = {};  // of a large model it takes much memory
+    return timed;
+  });
 }
 
 /// Every candidate of the search by bytes that fits, in its order, and where states may stay on the device also with as
@@ -117,8 +120,9 @@ void try_values(const Search& search, const std::vector<Value>& values, Fitting&
   const auto timed = time_configs(search, configs);
   std::optional<std::size_t> fastest, of_fastest;
   for (std::size_t i = 0; i < values.size(); ++i) {
+    tried.push_back({.setting = values[i].name});
     if (!timed[i]) continue;  // it cannot be combined, or has no room
-    tried.push_back({.setting = values[i].name, .seconds = timed[i]->seconds()});
+    tried.back().seconds = timed[i]->seconds();
     if (fastest && timed[i]->seconds() >= timed[*fastest]->seconds()) continue;
     fastest = i;
     of_fastest = tried.size() - 1;
@@ -239,14 +243,17 @@ Result<PlacementSearch> PlacementSearch::run(const SearchOptions& options, const
   PENSTOCK_TRY_ASSIGN(estimate::PlanEstimate plan, estimate_plan(chosen.config, layout, options.run));
   Config unlimited = chosen.config;
   unlimited.penstock.host_budget = unlimited.penstock.device_budget = {};
+  unlimited.penstock.node_budgets.clear();
   PENSTOCK_TRY_ASSIGN(const auto need, estimate_plan(unlimited, layout, options.run));
+  const ByteCount device_need =
+      std::min(need.plan.device_minimum, plan.plan.device_minimum);  // of shorter tiles
   return PlacementSearch{.fitting = std::move(fitting),
                          .tried = std::move(tried),
                          .chosen = std::move(chosen),
                          .timed = std::move(timed),
                          .plan = std::move(plan),
                          .host_need = need.plan.host_minimum * options.run.ranks_per_node,
-                         .device_need = need.plan.device_minimum};
+                         .device_need = device_need};
 }
 
 }  // namespace penstock::zero::simulate

@@ -3,6 +3,7 @@
 #include "zero/estimate/config_search.hpp"
 #include "zero/simulate/timed_config.hpp"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,7 +46,7 @@ struct PlacementSearch {
   /// A value of a setting, all others as chosen until then.
   struct Tried {
     std::string setting;
-    double seconds = 0;
+    std::optional<double> seconds = {};  ///< none: it cannot run
     bool kept = false;
   };
 

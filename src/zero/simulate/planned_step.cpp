@@ -23,7 +23,6 @@ Result<PlannedStep> plan_step(const Config& config, const ModelLayout& model, co
     if (!tensor.on_disk) resident += round_up(tensor.size, extent_alignment);
   step.options = {.host_budget = plan.host_staging() + resident,
                   .eviction = runtime.eviction,
-                  .eviction_costs = swap::transfer_costs(runtime.paths),
                   .reuse_distance_max = runtime.reuse_distance_max,
                   .lookahead = runtime.lookahead,
                   .update_beside = true,
@@ -73,10 +72,11 @@ GatheredBytes gathered_bytes(const swap::AccessTrace& trace) {
 
 void set_use(swap::ReplayCosts& costs, const swap::AccessTrace& trace, const PhaseSeconds& seconds) {
   using tiers::Purpose;
-  double tiles = 0;  // bytes
+  double tiles = 0, checkpoints = 0;  // bytes
   for (const auto& use : trace.uses) {
     const auto& tensor = trace.tensors[use.tensor];
     if (tensor.purpose == Purpose::optimizer_tile) tiles += static_cast<double>(tensor.size.value());
+    if (tensor.purpose == Purpose::checkpoint) checkpoints += static_cast<double>(tensor.size.value());
   }
   const GatheredBytes bytes = gathered_bytes(trace);
   const double both = seconds.forward + seconds.backward, shards = bytes.forward + bytes.backward,
@@ -86,6 +86,8 @@ void set_use(swap::ReplayCosts& costs, const swap::AccessTrace& trace, const Pha
   const auto set = [&](Purpose purpose, double used, double of_them) {
     costs.use[static_cast<std::size_t>(purpose)] = of_them > 0 ? used / of_them : 0;
   };
+  // Of a rank whose parameters and gradients stay on the device, checkpoints are all that the trainer uses.
+  if (shards + bytes.gradients == 0) set(Purpose::checkpoint, checkpoints, both);
   set(Purpose::parameter_shard, shards, both - of_gradients);
   set(Purpose::gradient_shard, bytes.gradients, of_gradients);
   set(Purpose::optimizer_tile, tiles, seconds.update);

@@ -38,7 +38,7 @@ struct PhaseSeconds {
 };
 /// Sets the rates with which the uses of the trace take these: that of shards is what the first micro-batch's forward
 /// takes to read them, also in backwards and later forwards, and gradients take the rest. Where the trace has no shard,
-/// gradients have all.
+/// gradients have all, and where it has neither, checkpoints.
 void set_use(swap::ReplayCosts& costs, const swap::AccessTrace& trace, const PhaseSeconds& seconds);
 
 }  // namespace penstock::zero::simulate

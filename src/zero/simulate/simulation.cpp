@@ -84,7 +84,6 @@ Result<Simulation> simulate_steps(const swap::AccessTrace& trace, const Machine&
   PENSTOCK_TRY_ASSIGN(const auto replayed,
                       swap::Replay::create(trace, {.host_budget = options.host_budget,
                                                    .eviction = options.eviction,
-                                                   .eviction_costs = options.eviction_costs,
                                                    .reuse_distance_max = options.reuse_distance_max,
                                                    .lookahead = options.lookahead,
                                                    .costs = machine.costs,

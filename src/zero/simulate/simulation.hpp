@@ -11,10 +11,9 @@ namespace penstock::zero::simulate {
 struct SimulationOptions {
   ByteCount host_budget;
   swap::Eviction eviction = swap::Eviction::planned;
-  std::vector<swap::TransferCosts> eviction_costs = {};  ///< as in swap::ReplayOptions
-  ByteCount reuse_distance_max;                          ///< for Eviction::reuse_distance
-  ByteCount lookahead;                                   ///< as in swap::RuntimeOptions
-  bool update_beside = false;                            ///< these as in swap::ReplayOptions
+  ByteCount reuse_distance_max;  ///< for Eviction::reuse_distance
+  ByteCount lookahead;           ///< as in swap::RuntimeOptions
+  bool update_beside = false;    ///< these as in swap::ReplayOptions
   bool update_in_backward = false;
   std::uint32_t dropped_ahead = 0;
   /// > 0. How many at least; with 1 only the first. They are doubled while they have fewer than uses_least uses, and

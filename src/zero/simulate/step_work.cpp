@@ -91,10 +91,12 @@ Result<StepWork::Update> update_work(const Machine& node, double part, const Pla
   return work;
 }
 
-Work sum_of(const char* what, const Work& one, const Work& other) {
-  Work sum = one;
+/// Of one resource.
+Work sum_of(const char* what, std::initializer_list<Work> works) {
+  Work sum = *works.begin();
   sum.what = what;
-  sum.amount += other.amount;
+  sum.amount = 0;
+  for (const Work& one : works) sum.amount += one.amount;
   return sum;
 }
 
@@ -114,12 +116,10 @@ PhaseSeconds StepWork::seconds() const {
 
 std::vector<Work> StepWork::resources() const {
   std::vector<Work> all = {
-      sum_of("operations", forward.operations, backward.operations),
-      sum_of("gathers and reductions between ranks", forward.gathered, backward.gathered),
-      sum_of("copies between host and device", forward.copied, backward.copied),
-      update.by_processors,
-      update.copied,
-      update.by_device};
+      sum_of("operations", {forward.operations, backward.operations}),
+      sum_of("gathers and reductions between ranks", {forward.gathered, backward.gathered}),
+      sum_of("copies between host and device", {forward.copied, backward.copied, update.copied}),
+      update.by_processors, update.by_device};
   std::erase_if(all, [](const Work& one) { return one.seconds() == 0; });
   return all;
 }

@@ -46,7 +46,7 @@ struct StepWork {
   } update;
 
   [[nodiscard]] PhaseSeconds seconds() const;
-  /// Those that are used: forward and backward together, then the update's.
+  /// Those that are used, each for the whole step.
   [[nodiscard]] std::vector<Work> resources() const;
 };
 

@@ -12,15 +12,6 @@ constexpr const char* operation = "penstock estimate";
 /// Of a simulation, at least; more of small models, and until the seconds settle.
 constexpr std::uint32_t steps_least = 2;
 
-/// With the disks' parts of the bytes that the configuration gives them.
-Machine machine_of(const Config& config, const TimedRun& run) {
-  Machine machine = run.machine;
-  auto& disks = machine.costs.disks;
-  if (config.penstock.path_weights.size() != disks.size()) return machine;
-  for (std::size_t i = 0; i < disks.size(); ++i) disks[i].weight = config.penstock.path_weights[i];
-  return machine;
-}
-
 struct Prepared {
   TrainingRun run;
   std::optional<estimate::Recomputation> recomputation;
@@ -76,15 +67,15 @@ Result<void> check_timed_run(const TimedRun& run, const std::vector<std::filesys
 Result<TimedConfig> time_config(const Config& config, const ModelLayout& layout, const TimedRun& run) {
   PENSTOCK_TRY_ASSIGN(const Prepared prepared, prepare(config, layout, run));
   PENSTOCK_TRY_ASSIGN(ModelSimulation model,
-                      simulate_model_steps(config, layout, machine_of(config, run), prepared.run, steps_least,
+                      simulate_model_steps(config, layout, run.machine, prepared.run, steps_least,
                                            /*bytes_settle=*/false));
   return TimedConfig{std::move(model), prepared.recomputation};
 }
 
 Result<TimedConfig> time_changes(const Config& config, const ModelLayout& layout, const TimedRun& run) {
   PENSTOCK_TRY_ASSIGN(const Prepared prepared, prepare(config, layout, run));
-  PENSTOCK_TRY_ASSIGN(ModelSimulation model, simulate_model(config, layout, machine_of(config, run),
-                                                            prepared.run, steps_least, simulation_threads()));
+  PENSTOCK_TRY_ASSIGN(ModelSimulation model, simulate_model(config, layout, run.machine, prepared.run,
+                                                            steps_least, simulation_threads()));
   return TimedConfig{std::move(model), prepared.recomputation};
 }
 

@@ -238,6 +238,22 @@ Result<zero::ConfigFile> config_of(const EstimateOptions& options) {
   return file;
 }
 
+namespace {
+
+/// What the machine file does not give takes no time, which decides where that is free.
+void note_free_work(const zero::simulate::TimedRun& run) {
+  const auto& device = run.machine.device;
+  std::vector<std::string> notes;
+  if (device.link == 0 && run.shape.ranks() > 1)
+    notes.emplace_back("--machine gives no device.link: gathers between ranks take no time");
+  if (device.update == 0 && run.shape.device_memory == tiers::DeviceMemory::separate)
+    notes.emplace_back(
+        "--machine gives no device.update: updates on the device take no time beside their copies");
+  print_notes(notes);
+}
+
+}  // namespace
+
 Result<zero::simulate::TimedRun> timed_run_of(const EstimateOptions& options, zero::Config& config) {
   zero::simulate::TimedRun run{.machine = {}, .shape = run_of(options), .tokens = options.tokens};
   PENSTOCK_TRY_ASSIGN(run.machine, zero::simulate::MachineFile::read(*options.machine));
@@ -258,6 +274,7 @@ Result<zero::simulate::TimedRun> timed_run_of(const EstimateOptions& options, ze
                        .memory = memory};
   }
   PENSTOCK_TRY(check_timed_run(run, paths));
+  note_free_work(run);
   return run;
 }
 

@@ -121,7 +121,7 @@ void print_knobs(const ModelReport& report) {
                to_string(knob.moved), to_string(knob.device));
     if (is_timed) {
       const auto& seconds = report.timing->of_knobs[i];
-      fmt::print("{:>14}", seconds ? time_text(*seconds) : "has no room");
+      fmt::print("{:>14}", seconds ? time_text(*seconds) : "cannot run");
     }
     fmt::print("\n");
   }

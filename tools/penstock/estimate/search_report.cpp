@@ -1,10 +1,10 @@
 #include "estimate/model_report.hpp"
 #include "estimate/timing_report.hpp"
-#include "zero/layout/rank_nodes.hpp"
 
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <numeric>
 #include <set>
 #include <string>
 #include <string_view>
@@ -60,14 +60,14 @@ Result<SearchOptions> search_options_of(const EstimateOptions& options) {
   search.given = keys_given(file.origins);
   if (options.budget_device) search.given.erase("penstock.device_budget");
   note_given(search);
-  if (!search.base.penstock.node_budgets.empty())
-    fmt::print(stderr, "note: penstock.node_budgets: the search replaces it by penstock.host_budget\n");
   note_kept_states(search.base, search.run.device_memory);
   // What is not given is limited by the configuration.
-  // With a host_budget all ranks have the same part, so no more than that of the smallest.
-  search.host_budget = zero::host_budget_of_rank(search.base, search.run.ranks_per_node,
-                                                 zero::rank_with_least_memory(search.base)) *
-                       search.run.ranks_per_node;
+  const std::vector<ByteCount>& node_budgets = search.base.penstock.node_budgets;
+  search.by_numa_node = !node_budgets.empty() && !options.budget_host;
+  if (!node_budgets.empty() && options.budget_host)
+    fmt::print(stderr, "note: --budget-host replaces penstock.node_budgets\n");
+  search.host_budget =
+      std::accumulate(node_budgets.begin(), node_budgets.end(), search.base.penstock.host_budget);
   search.device_budget = search.base.penstock.device_budget;
   if (options.budget_host) {
     PENSTOCK_TRY_ASSIGN(search.host_budget, parse_size(operation, "--budget-host", *options.budget_host));
@@ -139,6 +139,7 @@ ExitStatus search_by_seconds(const EstimateOptions& options, SearchOptions searc
                              const zero::ModelLayout& layout) {
   const auto run = timed_run_of(options, search_options.base);
   if (!run) return fail(run.error());
+  fmt::print(stderr, "simulating what fits; for a large model that takes seconds to minutes\n");
   const auto search = zero::simulate::PlacementSearch::run(search_options, layout, *run);
   if (!search) return fail(search.error());
   if (lacks_path(search->chosen.config))

@@ -99,7 +99,8 @@ void print_search(std::FILE* to, const PlacementSearch& search) {
   if (!search.tried.empty())
     fmt::print(to, "\n{:<{}}{:>12}\n", "settings tried, one after the other", width, "a step");
   for (const PlacementSearch::Tried& one : search.tried)
-    fmt::print(to, "{:<{}}{:>12}{}\n", one.setting, width, time_text(one.seconds), one.kept ? "  kept" : "");
+    fmt::print(to, "{:<{}}{:>12}{}\n", one.setting, width,
+               one.seconds ? time_text(*one.seconds) : "cannot run", one.kept ? "  kept" : "");
   const auto& recomputation = search.timed.recomputation;
   print_placement(to, search.plan, recomputation ? recomputation->peak : ByteCount());
   if (!recomputation) return;
@@ -131,7 +132,7 @@ Json::Value search_json(const PlacementSearch& search) {
   for (const PlacementSearch::Tried& one : search.tried) {
     Json::Value& row = json["tried"].append(Json::objectValue);
     row["setting"] = one.setting;
-    row["seconds"] = one.seconds;
+    row["seconds"] = one.seconds ? Json::Value(*one.seconds) : Json::Value();
     row["kept"] = one.kept;
   }
   return json;

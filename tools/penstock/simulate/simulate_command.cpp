@@ -169,6 +169,12 @@ Result<SimulatedCase> case_of_model(const SimulateOptions& options) {
         .size = zero::estimate::activations_of(*shape, config.dtype, options.tokens).checkpoint};
   }
   note_kept_states(config, run.device_memory);
+  const std::size_t directories = config.swap_directories().size(), disks = node.costs.disks.size();
+  if (directories > 0 && directories != disks)
+    print_notes({fmt::format(
+        "the configuration has {} swap directories and --machine {} disks: simulated are those of "
+        "--machine, and without path_weights and path_limits",
+        directories, disks)});
   if (zero::parts_differ(config))
     print_notes({"penstock.node_budgets: simulated is the rank of a node that has the least host memory"});
   PENSTOCK_TRY_ASSIGN(auto simulated, simulate_model(config, model.layout, node, run, options.steps,
@@ -189,7 +195,7 @@ Result<void> run(const SimulateOptions& options) {
   if (options.as_json)
     print_json(to_json(simulated));
   else
-    print_report(simulated, options.eviction);
+    print_report(simulated);
   return ok();
 }
 

@@ -73,13 +73,13 @@ std::string time_text(double seconds) {
                                        : fmt::format("{:.3f} s", seconds);
 }
 
-void print_report(const SimulatedCase& simulated, std::string_view eviction) {
+void print_report(const SimulatedCase& simulated) {
   const auto& [title, trace, machine, settings, simulation, operations, tokens] = simulated;
   ByteCount total;
   for (const auto& tensor : trace.tensors) total += tensor.size;
   fmt::print("{}: {} uses of {} tensors, {}; host budget {}, {}, lookahead {}\n\n", title, trace.uses.size(),
-             trace.tensors.size(), to_string(total), to_string(settings.host_budget), eviction,
-             to_string(settings.lookahead));
+             trace.tensors.size(), to_string(total), to_string(settings.host_budget),
+             to_string(settings.eviction), to_string(settings.lookahead));
   const ReplayedRound &first = simulation.first, &steady = simulation.steady;
   fmt::print("{:<18} {:>12} {:>12}\n", "", "first step", name_of_steps(simulation));
   const auto print_seconds = [&](const std::string& what, double of_first, double of_steady) {
@@ -133,6 +133,7 @@ Json::Value to_json(const SimulatedCase& simulated) {
     json["tokens_per_second"] = static_cast<double>(simulated.tokens) / simulation.steady.seconds;
     json["tflops_per_rank"] = simulated.operations / simulation.steady.seconds / 1e12;
   }
+  json["eviction"] = std::string(to_string(simulated.settings.eviction));
   json["first"] = to_json(simulation.first);
   json["steady"] = to_json(simulation.steady);
   json["steps"] = simulation.steps;

@@ -25,7 +25,7 @@ struct SimulatedCase {
 /// "33.708 ms", "1.205 s": steps of small models take less than a millisecond.
 [[nodiscard]] std::string time_text(double seconds);
 
-void print_report(const SimulatedCase& simulated, std::string_view eviction);
+void print_report(const SimulatedCase& simulated);
 [[nodiscard]] Json::Value to_json(const SimulatedCase& simulated);
 
 }  // namespace penstock::tool

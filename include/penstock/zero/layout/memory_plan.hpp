@@ -212,8 +212,8 @@ struct PlannedEngine {
 /// add up and divide the free memory. The settings of the runtime, such as eviction and I/O, are those of the first
 /// configuration with swap directories; memory is pinned if one of them asks for it.
 ///
-/// Errors: invalid_argument, for no engines and for null pointers; invalid_config, when two configurations that use
-/// NVMe name different directories.
+/// Errors: invalid_argument, for no engines, for null pointers, and for the plan of a rank that has another part of
+/// penstock.node_budgets; invalid_config, when two configurations that use NVMe name different directories.
 [[nodiscard]] Result<swap::RuntimeOptions> shared_runtime_options(std::span<const PlannedEngine> engines,
                                                                   std::uint32_t local_rank);
 
@@ -224,8 +224,9 @@ struct PlannedEngine {
 /// and what follows from the room in it, which is where gradients are, the flats and tiles at home, the checkpoints in
 /// host memory, the tiles ahead, the flats updated at a time, host_held, and bytes in host memory and on disk. No other
 /// rank depends on these: they change neither what collectives a rank starts, nor their order, nor what it commits. All
-/// else is the same on all ranks: device memory, and the length of tiles, which is that of the smallest part. So is a
-/// refusal, for then no rank waits for one that was refused: a budget is too small if the smallest part is.
+/// else is the same on all ranks of the machine: device memory, and the length of tiles, which is that of the smallest
+/// part. So is a refusal, for then no rank waits for one that was refused: a budget is too small if the smallest part
+/// is.
 ///
 /// Without a configured host budget, it is the sum of staging, the tiles and checkpoints in flight, all gradients, and
 /// the shards, tiles and checkpoints that are not on NVMe, where checkpoints are if anything else is. Without a

@@ -132,6 +132,27 @@ TEST(NodeBudgets, AreTheBudgetOfThePlansOfTheirRanks) {
   EXPECT_EQ(plan_memory(config, test::small_model(), 2, 2, {}, 1)->planned_local_rank, 1u);
 }
 
+TEST(NodeBudgets, RefuseARuntimeForARankThatHasAnotherPart) {
+  Config config = test::RunOptions::default_config();
+  config.penstock.host_budget = {};
+  config.penstock.node_budgets = {96_MiB, 64_MiB};
+  config.penstock.rank_nodes = {0, 1};
+  const auto [first, second] = plan_both(config, test::small_model(), tiers::DeviceMemory::separate);
+  const auto options = [&](const MemoryPlan& plan, std::uint32_t rank) {
+    const PlannedEngine engine{&config, &plan};
+    return shared_runtime_options({&engine, 1}, rank);
+  };
+  EXPECT_TRUE(options(first, 0));
+  EXPECT_TRUE(options(second, 1));
+  const auto refused = options(first, 1);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+  EXPECT_NE(refused.error().message().find("wanted the plan of rank 1 of the machine, got that of rank 0"),
+            std::string::npos)
+      << refused.error().message();
+  EXPECT_FALSE(options(first, 7));
+}
+
 TEST(NodeBudgets, ThatAreTooSmallAreNamedAndRefusedForEveryRank) {
   Config config = test::RunOptions::default_config();
   config.penstock.host_budget = {};

@@ -1,5 +1,7 @@
 #include "zero/simulate/model_simulation.hpp"
 
+#include "unit/zero/simulate/planned_model.hpp"
+
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <string>
@@ -10,42 +12,9 @@
 namespace penstock::zero::simulate {
 namespace {
 
+using test::Planned;
+using test::planned;
 using tiers::Purpose;
-
-struct Planned {
-  Config config{.stage = 3};
-  ModelLayout model;
-  MemoryPlan plan;
-  PlannedStep step;
-};
-
-/// Four units of 2^18 parameters on two ranks, all on disk.
-Planned planned(std::uint32_t micro_batches) {
-  Planned made;
-  Config& config = made.config;
-  config.dtype = config.grad_accum_dtype = DType::bf16;
-  config.gradient_accumulation_steps = micro_batches;
-  config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"."}};
-  for (int unit = 0; unit < 4; ++unit) {
-    made.model.units.push_back(
-        {.name = std::to_string(unit), .parameters = {{"weight", ElementCount(1 << 18), 0}}});
-  }
-  made.plan = plan_memory(config, made.model, 2, 2).value();
-  made.step = plan_step(config, made.model, made.plan, {.micro_batches = micro_batches}).value();
-  return made;
-}
-
-TEST(PlannedStep, HasTheCostsOfTheConfiguredRatesOfDrives) {
-  Planned made = planned(1);
-  EXPECT_TRUE(made.step.options.eviction_costs.empty());
-  made.config.offload_param.nvme_paths = made.config.offload_optimizer.nvme_paths = {".", ".."};
-  made.config.penstock.path_limits = {4e9, 1e9};
-  made.plan = plan_memory(made.config, made.model, 2, 2).value();
-  const auto costs = plan_step(made.config, made.model, made.plan, {}).value().options.eviction_costs;
-  ASSERT_EQ(costs.size(), 2u);
-  EXPECT_DOUBLE_EQ(costs[1].read, 4 * costs[0].read);
-  EXPECT_DOUBLE_EQ(costs[1].write, 4 * costs[0].write);
-}
 
 /// The rank's part of the node for the work of its step.
 Result<Machine> share_of(const Machine& node, const ModelLayout& model, const PlannedStep& step,

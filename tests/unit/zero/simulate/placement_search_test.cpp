@@ -76,7 +76,8 @@ TEST(PlacementSearch, ChoosesBySecondsWhatBytesWouldNot) {
   EXPECT_EQ(slow.chosen.config.stage, 3u) << slow.chosen.name;
   EXPECT_GT(slow.chosen.seconds, 20);
   EXPECT_EQ(fast.chosen.config.stage, 2u) << fast.chosen.name;
-  EXPECT_NEAR(fast.chosen.seconds, 8 * mib / 1e7, 0.01);
+  // Beside the next forward the link has the gradients and parameters of the states that stay on the device.
+  EXPECT_NEAR(fast.chosen.seconds, 8 * mib / 1e7 + fast.timed.model.work.update.copied.seconds(), 0.01);
   const auto third = std::find_if(fast.fitting.begin(), fast.fitting.end(),
                                   [](const auto& one) { return one.config.stage == 3; });
   EXPECT_GT(third->seconds, 1.2 * fast.chosen.seconds);
