@@ -104,7 +104,7 @@ void add_derive_command(measure::CommandLine& trace, ExitStatus& status) {
   auto options = std::make_shared<DeriveOptions>();
   measure::CommandLine command = trace.add_command(
       "derive", "Save the uses of host memory in a training step of a rank, as its engine makes them");
-  command.add_option("file", options->file, "The trace; one that is there is replaced")
+  command.add_option("file", options->file, "The trace; a trace that is there is replaced")
       .required()
       .type_name("FILE");
   command.add_option("--model", options->model, "As of penstock estimate").required().type_name("NAME|FILE");

@@ -50,9 +50,15 @@ Result<void> check_budget(const char* option, ByteCount budget, ByteCount memory
 void weigh_paths(Config& config, const Search& search) {
   const auto& disks = search.run.machine.costs.disks;
   if (config.swap_directories().empty()) return;
-  const auto [least, most] = std::minmax_element(
-      disks.begin(), disks.end(), [](const auto& a, const auto& b) { return a.weight < b.weight; });
-  if (least->weight == most->weight) return;
+  const auto differ = [&](auto figure) {
+    return std::any_of(disks.begin(), disks.end(),
+                       [&](const auto& disk) { return figure(disk) != figure(disks[0]); });
+  };
+  if (!differ([](const auto& disk) { return disk.weight; }) &&
+      !differ([](const auto& disk) { return disk.rates.mixed; }))
+    return;
+  const auto least = std::min_element(disks.begin(), disks.end(),
+                                      [](const auto& a, const auto& b) { return a.weight < b.weight; });
   if (!search.options.keeps("penstock.path_weights")) {
     config.penstock.path_weights.clear();
     for (const auto& disk : disks) config.penstock.path_weights.push_back(disk.weight / least->weight);
@@ -183,7 +189,9 @@ std::vector<Value> kept_states(const Search& search, const Config& config) {
   const ByteCount most = most_device_states(config, search.options, search.layout);
   if (most.is_zero()) return {};
   std::vector<Value> values;
-  for (const ByteCount states : {ByteCount(), most / 2, most}) {
+  // The fastest may lie between: with more the link is busier, with fewer the disks.
+  for (const std::uint64_t eighths : {0u, 2u, 4u, 5u, 6u, 7u, 8u}) {
+    const ByteCount states = eighths == 8 ? most : most / 8 * eighths;
     if (states == config.penstock.device_states) continue;
     values.push_back({"device_states " + to_string(states),
                       [states](Config& changed) { changed.penstock.device_states = states; }});
@@ -235,7 +243,7 @@ Result<PlacementSearch> PlacementSearch::run(const SearchOptions& options, const
   std::stable_sort(fitting.begin(), fitting.end(), faster);
 
   std::vector<Tried> tried;
-  for (const auto& values : {tile_sizes, depths, updates, kept_states}) {
+  for (const auto& values : {tile_sizes, updates, kept_states, depths}) {
     if (!chosen.waits_for_nothing()) try_values(search, values(search, chosen.config), chosen, tried);
   }
   try_values(search, device_budgets(search, chosen), chosen, tried);

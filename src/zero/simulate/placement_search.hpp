@@ -21,18 +21,18 @@ inline constexpr double gain_least = 0.01;
 /// than gain_least; what the base was given is not tried. Only the last one is tried where a step waits for less than
 /// that:
 ///
-/// - penstock.tile_elements, and of states on disk penstock.tiles_in_flight: 2 and 4 times as many. Not fewer: what a
-///   request costs beside its bytes is not simulated;
+/// - penstock.tile_elements: 2 and 4 times as many. Not fewer: what a request costs beside its bytes is not simulated;
 /// - the device's part of the update, where it may update offloaded states: offload_optimizer.ratio 0.5 and 0, and
 ///   penstock.update_split automatic;
-/// - penstock.device_states: none, a half of what the device's budget has room for, and all of it;
+/// - penstock.device_states: of what the device's budget has room for none, 2, 4, 5, 6, 7 eighths and all;
+/// - of states on disk penstock.tiles_in_flight: 2 and 4 times as many;
 /// - penstock.device_budget, where blocks repeat their forward: the least with which the configuration runs, with and
 ///   without its device_states, so that activations have the rest.
 ///
 /// Where states stay on the device, another setting may leave room for fewer of them. Simulations run in parallel.
 ///
-/// Where the machine has several disks of other weights, these are penstock.path_weights of what has swap files, and
-/// their mixed rates are penstock.path_limits.
+/// Where the machine has several disks of other weights or rates, their weights are penstock.path_weights of what has
+/// swap files, and their mixed rates are penstock.path_limits.
 struct PlacementSearch {
   /// A candidate that fits.
   struct Fitting {

@@ -50,8 +50,8 @@ struct RunReport {
     double limit = 0;        ///< this rank's share of the bytes a second that were measured; 0: not known
     ByteCount endurance;     ///< its share of the bytes that the maker lets be written (TBW); 0: not known
     DriveStep step;          ///< its part of RunReport::step_traffic; 0: not known
-    DriveStep
-        predicted_step;  ///< and of predicted_step_traffic, divided as what drives have moved so far; 0: not known
+    /// And of predicted_step_traffic, as a replay divides it whose drives get what these have moved; 0: not known.
+    DriveStep predicted_step;
     /// The bytes a second that were moved in a run of that time, as a part of `limit`; 0: not known.
     [[nodiscard]] double share_of_limit(TimePoint elapsed) const;
     bool operator==(const Drive&) const = default;

@@ -174,7 +174,10 @@ TEST(PlacementSearch, DividesTheBytesAsTheDisksAreFast) {
                second = static_cast<double>((disks[1].read + disks[1].written).value());
   EXPECT_NEAR(first / second, 4, 1);  // of whole tensors
 
-  run.machine.costs.disks[1] = disk_of(4e7);
+  run.machine.costs.disks[0].weight = run.machine.costs.disks[1].weight = 3;  // the user's, of other rates
+  EXPECT_EQ(search(options, run).chosen.config.penstock.path_weights, (std::vector<double>{1, 1}));
+  EXPECT_EQ(search(options, run).chosen.config.penstock.path_limits, (std::vector<double>{4e7, 1e7}));
+  run.machine.costs.disks = {disk_of(4e7), disk_of(4e7)};
   EXPECT_TRUE(search(options, run).chosen.config.penstock.path_weights.empty());
   run.machine.costs.disks[1] = disk_of(1e7);
   options.base.penstock.path_weights = {1, 1};
