@@ -263,11 +263,7 @@ Result<void> Runtime::predict(const AccessTrace& trace) {
 }
 
 Result<void> Runtime::prefetch(TensorId tensor) {
-  std::unique_lock lock(state_->mutex);
-  PENSTOCK_TRY(state_->check_known("Runtime::prefetch", tensor));
-  state_->residency.prefetch(tensor);
-  state_->wake(std::move(lock));
-  return ok();
+  return state_->prefetch("Runtime::prefetch", tensor, Hint::soon);
 }
 
 Result<void> Runtime::discard(TensorId tensor) {

@@ -147,6 +147,10 @@ PendingLease RuntimeInternals::request_for_mover(TensorId tensor, Access access,
   return {state_.shared_from_this(), tensor, access, *id};
 }
 
+Result<void> RuntimeInternals::prefetch_next(TensorId tensor) const {
+  return state_.prefetch("RuntimeInternals::prefetch_next", tensor, Hint::next);
+}
+
 void RuntimeInternals::wake() const noexcept {
   state_.wake();
 }

@@ -79,6 +79,10 @@ class RuntimeInternals {
   [[nodiscard]] bool memory_is_limited() const;
   /// Runtime::paths(), with what is not stored yet as if it were written.
   [[nodiscard]] std::vector<PathReport> paths_when_stored() const;
+  /// As Runtime::prefetch(), of a tensor that is used before all uses that the trace predicts.
+  ///
+  /// Errors: invalid_argument, for a tensor that this runtime does not have.
+  Result<void> prefetch_next(tiers::TensorId tensor) const;
   /// Makes the mover poll its moves. Safe from any thread, including executor threads.
   void wake() const noexcept;
   [[nodiscard]] Executor& executor() const;

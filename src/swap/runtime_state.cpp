@@ -111,6 +111,15 @@ Result<void> RuntimeState::check_unused(const char* operation, tiers::TensorId t
       .advice("end its leases, and cancel its requests, before this call");
 }
 
+Result<void> RuntimeState::prefetch(const char* operation, tiers::TensorId tensor, Hint hint) {
+  std::unique_lock lock(mutex);
+  PENSTOCK_TRY(check_known(operation, tensor));
+  residency.prefetch(tensor, hint);
+  advance();
+  wake(std::move(lock));
+  return ok();
+}
+
 void RuntimeState::wake() noexcept {
   if (options.idle_handler != nullptr) return;
   {

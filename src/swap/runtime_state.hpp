@@ -59,6 +59,7 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   [[nodiscard]] Result<void> check_known(const char* operation, tiers::TensorId tensor) const;
   /// Errors: invalid_argument, also for a tensor with a lease or a pending request. With the lock held.
   [[nodiscard]] Result<void> check_unused(const char* operation, tiers::TensorId tensor) const;
+  Result<void> prefetch(const char* operation, tiers::TensorId tensor, Hint hint);
   // For leases. After the runtime was destroyed they change nothing.
   [[nodiscard]] Result<RequestId> ask(tiers::TensorId tensor, Access access, Use use, bool announced,
                                       Requester requester);

@@ -81,6 +81,7 @@ void PrefetchPolicy::enqueue(TensorId tensor, Entry& entry) {
   const bool requested = entry.requested && facts.loadable;
   place(requested_, entry.requested,
         requested ? std::optional(QueueRank{use, entry.requested->sequence, tensor}) : std::nullopt);
+  if (!facts.loadable) remove(hinted_next_, entry.hinted_next);
 }
 
 void PrefetchPolicy::update(TensorId tensor, const PrefetchFacts& facts) {
@@ -134,20 +135,38 @@ void PrefetchPolicy::extend_window() {
   }
 }
 
-void PrefetchPolicy::request(TensorId tensor) {
+void PrefetchPolicy::request(TensorId tensor, Hint hint) {
   Entry& known = entry(tensor);
-  if (known.requested || !known.facts.loadable) return;
+  if (!known.facts.loadable) return;
+  if (hint == Hint::next && !known.hinted_next) {
+    known.hinted_next = QueueRank{0, next_sequence_++, tensor};
+    hinted_next_.insert(*known.hinted_next);
+  }
+  if (known.requested) return;
   known.requested = QueueRank{use_of(tensor, known.facts), next_sequence_++, tensor};
   requested_.insert(*known.requested);
 }
 
 void PrefetchPolicy::withdraw(TensorId tensor) {
-  remove(requested_, entry(tensor).requested);
+  Entry& known = entry(tensor);
+  remove(requested_, known.requested);
+  remove(hinted_next_, known.hinted_next);
 }
 
 void PrefetchPolicy::withdraw_all() {
   for (const QueueRank& rank : requested_) entry(rank.tensor).requested.reset();
+  for (const QueueRank& rank : hinted_next_) entry(rank.tensor).hinted_next.reset();
   requested_.clear();
+  hinted_next_.clear();
+}
+
+std::optional<TensorId> PrefetchPolicy::next_of_hints(ByteCount free) const {
+  if (hinted_next_.empty()) return std::nullopt;
+  const TensorId tensor = hinted_next_.begin()->tensor;
+  const PrefetchFacts& facts = entries_[slot_of(tensor)].facts;
+  const bool is_counted = facts.awaited && facts.lacks_room;
+  if (free < awaited_lacking_ + (is_counted ? ByteCount() : facts.room)) return std::nullopt;
+  return tensor;
 }
 
 std::optional<TensorId> PrefetchPolicy::next() const {

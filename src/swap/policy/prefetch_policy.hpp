@@ -41,6 +41,12 @@ struct PrefetchFacts {
   bool operator==(const PrefetchFacts&) const = default;
 };
 
+/// What request() says of a use.
+enum class Hint : std::uint8_t {
+  soon,  ///< when the trace predicts it, if it does
+  next,  ///< before all uses that the trace predicts, such as by a thread that runs beside them at its own pace
+};
+
 /// Decides which tensors are prefetched, and how much memory they may take.
 ///
 /// Candidates are the retained tensors of the next uses, up to `lookahead` bytes, and the tensors of request(), in the
@@ -49,6 +55,9 @@ struct PrefetchFacts {
 ///
 /// Example: 64 KiB are free, A (40 KiB) is used next and B (40 KiB) after it, neither is in memory. A is loaded.
 /// B needs 40 KiB and 24 KiB are left: B waits. If A had room already, B would need 40 of 64 KiB and be loaded.
+///
+/// What is used next wherever the trace predicts it (Hint::next) is loaded before all others where it fits into free
+/// memory, and otherwise as they are.
 ///
 /// Each call takes O(log n), except the one after a change of the trace's revision(). Pure; owned by one thread.
 class PrefetchPolicy {
@@ -67,10 +76,12 @@ class PrefetchPolicy {
   void forget(tiers::TensorId tensor);
 
   /// Makes `tensor` a candidate while it is loadable.
-  void request(tiers::TensorId tensor);
+  void request(tiers::TensorId tensor, Hint hint = Hint::soon);
   void withdraw(tiers::TensorId tensor);
   void withdraw_all();
 
+  /// The first of those with Hint::next, if it may be loaded into `free` bytes.
+  [[nodiscard]] std::optional<tiers::TensorId> next_of_hints(ByteCount free) const;
   /// The first candidate; none when there is none.
   [[nodiscard]] std::optional<tiers::TensorId> next() const;
   /// Whether `tensor` may be loaded into `free` bytes plus the bytes of clean copies that are used later.
@@ -90,7 +101,7 @@ class PrefetchPolicy {
     tiers::TensorId tensor{};
     PrefetchFacts facts;
     std::uint64_t use = NextUses::never;  // position counted in the sums; never: not counted
-    std::optional<QueueRank> along_trace, requested;
+    std::optional<QueueRank> along_trace, requested, hinted_next;
   };
   using Queue = std::pmr::set<QueueRank>;
 
@@ -106,7 +117,7 @@ class PrefetchPolicy {
   ByteCount lookahead_;
   std::vector<Entry> entries_;  // by tensor
   std::pmr::unsynchronized_pool_resource nodes_;
-  Queue along_trace_{&nodes_}, requested_{&nodes_};
+  Queue along_trace_{&nodes_}, requested_{&nodes_}, hinted_next_{&nodes_};
   BytesByUse lacking_, evictable_;
   ByteCount awaited_lacking_, evictable_total_;
   std::uint64_t window_begin_ = 0, window_end_ = 0;  // positions within lookahead_

@@ -209,11 +209,12 @@ bool HostResidency::discard_if_unwanted(TensorId tensor) {
   return true;
 }
 
-void HostResidency::prefetch(TensorId tensor) {
+void HostResidency::prefetch(TensorId tensor, Hint hint) {
   unreadable_.erase(tensor);
-  prefetched_.insert(tensor);
+  Hint& given = prefetched_.try_emplace(tensor, hint).first->second;
+  given = std::max(given, hint);
   update_policies(tensor);
-  prefetch_.request(tensor);
+  prefetch_.request(tensor, given);
 }
 
 void HostResidency::stop() {
@@ -336,6 +337,11 @@ std::optional<tiers::Reservation> HostResidency::reserve_early(TensorId tensor, 
 }
 
 void HostResidency::start_prefetches() {
+  while (const auto tensor = prefetch_.next_of_hints(budget_.free())) {
+    auto reservation = reserve_free(*tensor, has_home(*tensor) ? End::low : End::high);
+    if (!reservation) break;
+    start_load(*tensor, std::move(*reservation), /*verify=*/false, /*urgent=*/false);
+  }
   while (const auto tensor = prefetch_.next()) {
     if (!prefetch_.has_room(*tensor, budget_.free())) return;
     auto reservation = reserve_early(*tensor, prefetch_.evicts_from(*tensor));
@@ -415,9 +421,11 @@ void HostResidency::update_policies(TensorId tensor) {
   const bool evictable = description.extent && !copy.leased() && copy.reservation.held() &&
                          (copy.state == CopyState::clean || copy.state == CopyState::dirty);
   const bool absent = copy.state == CopyState::absent;
-  // prefetch() says that the tensor is used soon, even where the trace does not know it.
+  // prefetch() says that the tensor is used soon, even where the trace does not know it; or next, whatever that says.
   std::uint64_t next_use = awaited ? 0 : next_uses_.next_use(tensor);
-  const bool prefetched = next_use == NextUses::never && prefetched_.contains(tensor);
+  const auto hint = prefetched_.find(tensor);
+  const bool prefetched =
+      hint != prefetched_.end() && (next_use == NextUses::never || hint->second == Hint::next);
   if (prefetched) next_use = 0;
   const bool overwritten = !awaited && next_uses_.is_overwritten_next(tensor);
   eviction_.update(tensor, evictable

@@ -158,8 +158,9 @@ class HostResidency {
   /// Loads `tensor` when the prefetch policy allows it. A request for `tensor`, or a request that waits for room,
   /// cancels the prefetch. May evict clean copies that are used later and, for a tensor without a known use, those
   /// without a known use, except prefetched ones. A tensor whose load fails is not prefetched again before its next
-  /// use or prefetch().
-  void prefetch(tiers::TensorId tensor);
+  /// use or prefetch(). With Hint::next it is loaded before all others where it fits into free memory, and then evicted
+  /// last, wherever the trace predicts its use.
+  void prefetch(tiers::TensorId tensor, Hint hint = Hint::soon);
   /// Discards the contents: drops the host copy without storing it. If a load or store is in flight, drops it when that
   /// ends. Precondition: the tensor has no lease.
   void discard(tiers::TensorId tensor);
@@ -325,7 +326,7 @@ class HostResidency {
   std::pmr::map<tiers::TensorId, tiers::Extent> storing_{&nodes_};  // the extent that each store writes
   std::uint64_t stores_begun_ = 0, stores_hastened_ = 0;            // of those begun, the first so many
   std::pmr::set<tiers::TensorId> hastened_{&nodes_};                // whose load or store in flight is urgent
-  std::pmr::set<tiers::TensorId> prefetched_{&nodes_};              // by prefetch(), and not used since
+  std::pmr::map<tiers::TensorId, Hint> prefetched_{&nodes_};        // by prefetch(), and not used since
   std::pmr::set<tiers::TensorId> unwanted_{&nodes_};       // discarded after their load or store in flight
   std::vector<tiers::TensorId> failed_stores_;             // stored again after take_store_error()
   std::pmr::deque<tiers::TensorId> asked_queue_{&nodes_};  // by ask_store(), not begun

@@ -81,6 +81,7 @@ Replay::Replay(const AccessTrace& trace, const ReplayOptions& options)
     : trace_(trace),
       costs_(options.costs),
       dropped_ahead_(options.dropped_ahead),
+      dropped_between_(options.dropped_between),
       update_in_backward_(options.update_in_backward),
       budget_(tiers::Tier::host, options.host_budget, ledger_, alignment, options.ranges),
       extents_(rooms_for(trace, costs_), alignment),
@@ -200,6 +201,7 @@ Result<ReplayedRound> Replay::round() {
   round_ = {};
   trainer_.next = next_added_ = 0;
   has_gradient_ = false;
+  if (of_last_round_ == 0) ask_for_flats(dropped_between_);
   while (!trainer_.is_done() || of_last_round_ > 0) PENSTOCK_TRY(go_on());
   for (Flat& flat : flats_) {
     if (flat.added_at == 0) add_flat(flat, /*of_last_round=*/true);
@@ -268,9 +270,10 @@ Result<bool> Replay::begin_use(Thread& thread) {
 
 std::uint32_t Replay::ask_ahead(const Thread& thread, std::size_t from, std::size_t end,
                                 std::uint32_t count) {
+  const Hint hint = update_in_backward_ ? Hint::next : Hint::soon;  // as UpdateSweep
   auto next = std::lower_bound(thread.dropped.begin(), thread.dropped.end(), from);
   for (; count > 0 && next != thread.dropped.end() && *next < end; --count, ++next)
-    residency_.prefetch(tensors_[trace_.uses[thread.uses[*next]].tensor]);
+    residency_.prefetch(tensors_[trace_.uses[thread.uses[*next]].tensor], hint);
   return count;
 }
 
@@ -326,8 +329,9 @@ void Replay::end_flat() {
   Flat& flat = flats_[updating_];
   flat.waits = false;
   --waiting_;
-  if (std::exchange(flat.of_last_round, false)) --of_last_round_;
+  const bool was_last = std::exchange(flat.of_last_round, false) && --of_last_round_ == 0;
   begin_flat();
+  if (was_last) ask_for_flats(dropped_between_);
 }
 
 void Replay::end_use(Thread& thread) {

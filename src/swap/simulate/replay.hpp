@@ -51,6 +51,8 @@ struct ReplayOptions {
   /// At each use its thread asks for so many of its next tensors that are dropped after their use, as an engine does
   /// for tiles; with `update_beside`, at its first gradient also for those of the update.
   std::uint32_t dropped_ahead = 0;
+  /// With `update_in_backward`, of those of the update: so many once the last round's update has ended.
+  std::uint32_t dropped_between = 0;
 };
 
 /// Whether the use is one of an engine's update: any of an optimizer tile, reads of gradients and writes of shards.
@@ -151,7 +153,7 @@ class Replay : private HostResidency::Effects {
 
   const AccessTrace& trace_;
   const std::optional<ReplayCosts> costs_;
-  const std::uint32_t dropped_ahead_;
+  const std::uint32_t dropped_ahead_, dropped_between_;
   const bool update_in_backward_;
   tiers::Ledger ledger_;
   tiers::MemoryBudget budget_;

@@ -222,6 +222,7 @@ Result<std::vector<DeviceTensor>> EngineState::acquire(std::uint32_t unit, tiers
   clock_.acquire();
   start_commit();
   PENSTOCK_TRY(update_reduced());
+  read_between_updates();
   shard_reads_.acquire(unit);
   PENSTOCK_TRY(residency_->acquire(unit, *this));
   auto views = gathers_.views(unit, stream);

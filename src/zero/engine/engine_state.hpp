@@ -192,6 +192,8 @@ class EngineState : private FlatResidency::Effects {
   Result<void> update_reduced();
   [[nodiscard]] bool shard_in_use(std::uint32_t flat) const;
   Result<void> finish_last_update();
+  [[nodiscard]] bool update_waits_for_others() const;
+  void read_between_updates();
 
   // engine_step.cpp
   /// What step() does once it has not refused.

@@ -22,6 +22,7 @@ Result<void> EngineState::begin_step(const StepOptions& step) {
   residency_->expect_no_gradients(step.units_without_gradient);
   step_.set_learning_rate(step.learning_rate);
   units_to_reduce_ = gradients_.units_to_reduce();
+  update_.begin_step();
   clock_.restart();
   return ok();
 }

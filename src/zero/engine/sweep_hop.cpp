@@ -151,10 +151,10 @@ class UpdateSweep::SweepHop final : public swap::Hop {
     });
     if (tile == nullptr) return false;
     // The tile first; otherwise the later ones could take its memory.
-    if (sweep_.is_read(*tile, context_.internals.memory_is_limited()))
-      (void)context_.runtime.prefetch(tile->tensor);
+    if (sweep_.is_read(*tile, context_.internals.memory_is_limited())) sweep_.ask_for(*tile);
     sweep_.prefetch(
-        open_, [this, distance = std::size_t{0}]() mutable { return flat_to_read(distance); }, 0);
+        open_, [this, distance = std::size_t{0}]() mutable { return flat_to_read(distance); },
+        sweep_.ahead_max());
     lane.begin(tiles.flat(), *tile, step_);
     return true;
   }
@@ -210,7 +210,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
 
   Result<bool> begin_flat() {
     if (open_.size() >= sweep_.plan_.flats || !order_.ahead(0)) return false;
-    if (!has_leases(next_flat())) order_.prefer_sooner();
+    order_.keep_first();
     FlatState& flat = next_flat();
     flat.grad.in_place.end();
     if (order_.has_gradient(*order_.ahead(0))) {

@@ -23,24 +23,22 @@ void UpdateOrder::add(std::size_t flat) {
   ++not_updated_;
 }
 
-std::optional<std::size_t> UpdateOrder::ahead(std::size_t distance) {
-  while (taken_.size() <= distance) {
-    const auto flat = find_waiting(states_.size());
-    if (!flat) return std::nullopt;
-    take(*flat);
-    taken_.push_back(*flat);
-  }
-  return taken_[distance];
+std::optional<std::size_t> UpdateOrder::ahead(std::size_t distance) const {
+  if (distance < taken_.size()) return taken_[distance];
+  std::size_t left = distance - taken_.size();
+  return find_waiting(left);
 }
 
 std::optional<std::size_t> UpdateOrder::to_read(std::size_t distance) {
-  constexpr std::size_t guessed_max = 8;
-  if (const auto known = ahead(distance)) return known;
+  constexpr std::size_t most = 64, guessed_max = 8;
+  if (distance >= most) return std::nullopt;
+  if (distance < taken_.size()) return taken_[distance];
   std::size_t left = distance - taken_.size();
+  if (const auto known = find_waiting(left)) return known;
   if (left >= guessed_max) return std::nullopt;
   for (auto flat = gradients_to_come_.end(); flat != gradients_to_come_.begin();) {
     --flat;
-    if (states_[*flat] == State::taken || states_[*flat] == State::updated) {
+    if (is_known(*flat)) {
       flat = gradients_to_come_.erase(flat);
     } else if (left-- == 0) {
       return *flat;
@@ -49,11 +47,13 @@ std::optional<std::size_t> UpdateOrder::to_read(std::size_t distance) {
   return std::nullopt;
 }
 
-void UpdateOrder::prefer_sooner() {
-  const auto sooner = find_waiting(taken_.front());
-  if (!sooner) return;
-  take(*sooner);
-  taken_.push_front(*sooner);
+void UpdateOrder::keep_first() {
+  if (!taken_.empty()) return;
+  std::size_t left = 0;
+  const std::size_t flat = *find_waiting(left);
+  states_[flat] = State::taken;
+  waiting_.erase(flat);
+  taken_.push_back(flat);
 }
 
 void UpdateOrder::end(std::size_t flat) {
@@ -74,17 +74,11 @@ void UpdateOrder::restart(const std::function<bool(std::size_t flat)>& has_begun
   }
 }
 
-std::optional<std::size_t> UpdateOrder::find_waiting(std::size_t end) const {
+std::optional<std::size_t> UpdateOrder::find_waiting(std::size_t& left) const {
   for (const std::size_t flat : waiting_) {
-    if (flat >= end) break;
-    if (can_be_updated(flat)) return flat;
+    if (can_be_updated(flat) && left-- == 0) return flat;
   }
   return std::nullopt;
-}
-
-void UpdateOrder::take(std::size_t flat) {
-  states_[flat] = State::taken;
-  waiting_.erase(flat);
 }
 
 }  // namespace penstock::zero

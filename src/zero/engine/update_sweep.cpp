@@ -86,8 +86,13 @@ bool UpdateSweep::is_read(const TileState& tile, bool limited) const {
   return limited && !context_.runtime.in_memory(tile.tensor);
 }
 
-void UpdateSweep::prefetch(const std::deque<FlatTiles>& open, const NextFlat& next,
-                           std::uint32_t more) const {
+void UpdateSweep::ask_for(const TileState& tile) const {
+  // Beside a backward tiles are used at other points of each step, so that the trace does not know when.
+  (void)(context_.config.penstock.update_in_backward ? context_.internals.prefetch_next(tile.tensor)
+                                                     : context_.runtime.prefetch(tile.tensor));
+}
+
+void UpdateSweep::prefetch(const std::deque<FlatTiles>& open, const NextFlat& next, AheadMax most) const {
   const bool limited = context_.internals.memory_is_limited();
   if (!limited && !tiles_on_disk_) return;
   std::uint32_t count = 0;
@@ -96,21 +101,31 @@ void UpdateSweep::prefetch(const std::deque<FlatTiles>& open, const NextFlat& ne
     for (std::size_t i = tiles.first_not_begun(0); i < all.size() && count < limit;
          i = tiles.first_not_begun(i + 1)) {
       if (!is_read(all[i], limited)) continue;
-      (void)context_.runtime.prefetch(all[i].tensor);
+      ask_for(all[i]);
       ++count;
     }
   };
-  for (const FlatTiles& tiles : open) prefetch_tiles(tiles, optimizer_.options().tiles_ahead + more);
-  const std::uint32_t limit = optimizer_.options().tiles_ahead_next_flats + more;
-  while (count < limit) {
+  for (const FlatTiles& tiles : open) prefetch_tiles(tiles, most.of_open);
+  while (count < most.of_next) {
     const auto flat = next();
     if (!flat) return;
-    prefetch_tiles(FlatTiles(context_.flats[*flat], plan_.split), limit);
+    prefetch_tiles(FlatTiles(context_.flats[*flat], plan_.split), most.of_next);
   }
+}
+
+void UpdateSweep::read_between() {
+  may_read_between_ = false;
+  if (!context_.internals.memory_is_limited()) prefetch_first({plan_.tiles_between, plan_.tiles_between});
 }
 
 void UpdateSweep::read_ahead() {
   if (std::exchange(has_read_ahead_, true)) return;
+  // All lanes begin at once.
+  const auto [of_open, of_next] = ahead_max();
+  prefetch_first({of_open + plan_.host_tiles(), of_next + plan_.host_tiles()});
+}
+
+void UpdateSweep::prefetch_first(AheadMax most) const {
   const std::vector<bool> has_gradient = flats_with_gradient();
   std::deque<std::size_t> order;
   for (std::size_t flat = 0; flat < has_gradient.size(); ++flat) {
@@ -124,9 +139,7 @@ void UpdateSweep::read_ahead() {
     order.pop_front();
     return flat;
   };
-  // The first tiles are to be begun at once, by all lanes.
-  if (const auto first = next())
-    prefetch({FlatTiles(context_.flats[*first], plan_.split)}, next, plan_.host_tiles());
+  if (const auto first = next()) prefetch({FlatTiles(context_.flats[*first], plan_.split)}, next, most);
 }
 
 void UpdateSweep::resume() {

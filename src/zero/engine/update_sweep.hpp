@@ -50,11 +50,16 @@ class UpdateSweep {
   void add_others();
   /// Whether an update of the step in progress has begun.
   [[nodiscard]] bool has_begun() const { return begun_; }
-  /// Starts to read the first tiles of the step's update, for which no gradient is needed, unless they are in memory.
-  /// Repeated calls do nothing until end_step(). Precondition: the last update is complete.
+  /// A step has begun: the next read_between() reads.
+  void begin_step() { may_read_between_ = true; }
+  [[nodiscard]] bool may_read_between() const { return may_read_between_; }
+  /// Before the step's first gradient, starts to read as many of its update's first tiles as the plan allows between
+  /// two updates. Once in a step. Precondition: the last update is complete.
+  void read_between();
+  /// The same at the first gradient: as many as are to be read ahead. Repeated calls do nothing until end_step().
   void read_ahead();
   /// The step has ended with an update or without one: what follows is of the next step.
-  void end_step() { has_read_ahead_ = begun_ = false; }
+  void end_step() { has_read_ahead_ = begun_ = may_read_between_ = false; }
   /// Continues an update that an error has stopped, once EngineContext::check_update() has returned that error.
   void resume();
   /// How long updates have worked on tiles, without waits for them: the lane that has worked longest. Safe from any
@@ -84,11 +89,21 @@ class UpdateSweep {
   /// Whether the tile is to be read from disk before its update, as far as is known now: one at home may be, while the
   /// memory is limited. Safe from any thread.
   [[nodiscard]] bool is_read(const TileState& tile, bool limited) const;
+  /// Has the tile read, which a lane begins soon. Safe from any thread.
+  void ask_for(const TileState& tile) const;
   /// The next flat whose tiles are updated, if it is known.
   using NextFlat = std::function<std::optional<std::size_t>()>;
-  /// Prefetches tiles of `open` that have not begun, then those of the flats that follow: as many as the plan allows
-  /// ahead of those that have begun, and `more`. Safe from any thread.
-  void prefetch(const std::deque<FlatTiles>& open, const NextFlat& next, std::uint32_t more) const;
+  /// Maximum number of tiles: while all are of flats that are being updated, and once some are of later ones.
+  struct AheadMax {
+    std::uint32_t of_open = 0, of_next = 0;
+  };
+  [[nodiscard]] AheadMax ahead_max() const {
+    return {optimizer_.options().tiles_ahead, optimizer_.options().tiles_ahead_next_flats};
+  }
+  /// Prefetches tiles of `open` that have not begun, then those of the flats that follow. Safe from any thread.
+  void prefetch(const std::deque<FlatTiles>& open, const NextFlat& next, AheadMax most) const;
+  /// The first tiles of the step's update, for which no gradient is needed.
+  void prefetch_first(AheadMax most) const;
 
   EngineContext& context_;
   OffloadedOptimizer& optimizer_;
@@ -99,7 +114,7 @@ class UpdateSweep {
   OffloadedOptimizer::Step step_;
   TimePoint began_{0};
   Updated updated_, last_;
-  bool begun_ = false, has_read_ahead_ = false;
+  bool begun_ = false, has_read_ahead_ = false, may_read_between_ = false;
   std::mutex mutex_;
   std::vector<std::uint32_t> given_;  // with mutex_: flats for the mover
   bool runs_ = false;  // with mutex_: a move will take them, also if an error has stopped this one

@@ -68,6 +68,13 @@ void plan_read_ahead(MemoryPlan& plan, const StreamedSizes& largest, ByteCount r
       room > reserved ? std::min(plan.tiles_ahead, limited((room - reserved) / (largest.tile + need))) : 0;
 }
 
+/// How many tiles fit in `room` bytes beside `others`: all shards that move, one of which would be read once more if it
+/// gave way, and checkpoints in flight. With a gap between both ends of memory.
+std::uint32_t tiles_between(const StreamedSizes& largest, ByteCount room, ByteCount others) {
+  const std::uint64_t fit = (room - std::min(room, others)) / largest.tile;
+  return static_cast<std::uint32_t>(fit - std::min<std::uint64_t>(fit, 1));
+}
+
 /// How many flats can be updated at a time, if `room` bytes are free for what streams through host memory. One is
 /// enough where the CPU updates all tiles, one after the other. On the device a tile would else wait at each end of a
 /// flat for those before it.
@@ -222,6 +229,10 @@ void place_in_host(MemoryPlan& plan, const Config& config, const ShardLayout& sh
   beside_others.shard = need.streamed.shard;
   plan.host_held = held_cases(beside_others, plan.update.flats);
   if (plan.tiles_on_disk) plan_read_ahead(plan, sweep, room, config.penstock.tiles_in_flight);
+  if (plan.tiles_on_disk && sweep.in_backward && !plan.gradients_on_disk) {
+    const ByteCount moving = shards_stay ? ByteCount() : rank.disk_shards - plan.home_shards;
+    plan.update.tiles_between = tiles_between(sweep, room, moving + need.checkpoints);
+  }
 }
 
 }  // namespace penstock::zero

@@ -15,7 +15,7 @@ struct SimulationOptions {
   ByteCount lookahead;           ///< as in swap::RuntimeOptions
   bool update_beside = false;    ///< these as in swap::ReplayOptions
   bool update_in_backward = false;
-  std::uint32_t dropped_ahead = 0;
+  std::uint32_t dropped_ahead = 0, dropped_between = 0;
   /// > 0. How many at least; with 1 only the first. They are doubled while they have fewer than uses_least uses, and
   /// then until the mean of their later half differs by at most one percent from that of the quarter before it. Doubled
   /// they are never more than steps_max, and have at most uses_max uses. Which copies are in memory at the end of a

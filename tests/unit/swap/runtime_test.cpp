@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 #include <chrono>
+#include <thread>
 #include <vector>
 
 namespace penstock::swap {
@@ -93,6 +94,24 @@ TEST(Runtime, FreesMemoryAndExtentOfARemovedTensor) {
   EXPECT_EQ(runtime.tensors().size(), 1u);
   EXPECT_EQ(runtime.ledger().line(tiers::Tier::nvme, Purpose::parameter_shard).held, 0_B);
   EXPECT_EQ(runtime.host_free(), 88_KiB);
+}
+
+TEST(Runtime, PrefetchesWhereNothingElseHappens) {
+  penstock::test::ScratchDirectory directory;
+  auto runtime =
+      Runtime::create({.host_budget = 1_MiB, .paths = {{.directory = directory.path(), .capacity = 4_MiB}}})
+          .value();
+  const TensorId tensor = add(*runtime, 100_KiB), whole = add(*runtime, 1_MiB);
+  write(*runtime, tensor, 1);
+  write(*runtime, whole, 1);  // evicts the other one
+  ASSERT_TRUE(runtime->flush());
+  runtime->discard(whole).value();
+  ASSERT_FALSE(runtime->in_memory(tensor));
+
+  runtime->prefetch(tensor).value();
+  for (int wait = 0; wait < 10'000 && !runtime->in_memory(tensor); ++wait)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(runtime->in_memory(tensor));
 }
 
 TEST(Runtime, RemovesTensorsWhileTheyAreBeingStoredAndPrefetched) {

@@ -83,6 +83,9 @@ struct MemoryPlan {
     ByteCount streamed;
     bool by_cpu = true;       ///< the CPU updates some tiles, or may
     std::uint32_t flats = 1;  ///< maximum number of flats whose tiles are updated at a time
+    /// With penstock.update_in_backward: maximum number of tiles prefetched between two updates, for which there is
+    /// room beside all shards.
+    std::uint32_t tiles_between = 0;
 
     [[nodiscard]] ByteCount device_bytes() const { return slot * device_slots; }
     /// Tiles in host memory that are updated at a time, by the CPU and on the device.

@@ -306,6 +306,92 @@ TEST_F(ReadAhead, DoesNotEvictACopyThatIsUsedSoonerForATensorWithoutAKnownUse) {
   EXPECT_FALSE(in_memory(unknown));
 }
 
+// A thread that runs beside the trainer uses its tensors at other points of each round.
+TEST_F(ReadAhead, LoadsWhatIsUsedNextWhereverTheTracePredictsIt) {
+  const TensorId now = stored(4_KiB, false), sooner = stored(40_KiB, false), tensor = stored(40_KiB, false);
+  rehearse({now, sooner, tensor});
+  lease(now, Access::read, Use::recorded);
+
+  residency.prefetch(tensor);
+  run();
+  EXPECT_FALSE(in_memory(tensor));
+
+  residency.prefetch(tensor, Hint::next);
+  residency.prefetch(sooner);
+  residency.prefetch(tensor);  // does not take the other hint back
+  run();
+  EXPECT_TRUE(in_memory(tensor));
+  EXPECT_FALSE(in_memory(sooner));
+}
+
+TEST_F(ReadAhead, LoadsWhatIsUsedNextIntoFreeMemoryOnly) {
+  const TensorId now = stored(4_KiB, false), sooner = stored(40_KiB), tensor = stored(24_KiB, false);
+  rehearse({now, sooner, tensor});
+  acquire(sooner);
+  lease(now, Access::read, Use::recorded);
+
+  residency.prefetch(tensor, Hint::next);  // 20 KiB are free
+  run();
+
+  EXPECT_FALSE(in_memory(tensor));
+  EXPECT_TRUE(in_memory(sooner));
+}
+
+TEST_F(ReadAhead, LoadsOthersWhereWhatIsUsedNextHasNoRoom) {
+  const TensorId now = stored(4_KiB, false), other = stored(12_KiB, false), sooner = stored(40_KiB),
+                 tensor = stored(24_KiB, false);
+  rehearse({now, other, sooner, tensor});
+  acquire(sooner);
+  lease(now, Access::read, Use::recorded);
+
+  residency.prefetch(tensor, Hint::next);
+  residency.prefetch(other);
+  run();
+
+  EXPECT_FALSE(in_memory(tensor));
+  EXPECT_TRUE(in_memory(other));
+}
+
+TEST_F(ReadAhead, EvictsForWhatIsUsedNextAsForOthers) {
+  const TensorId now = stored(4_KiB, false), tensor = stored(40_KiB, false), later = stored(40_KiB);
+  rehearse({now, tensor, later});
+  acquire(later);
+  lease(now, Access::read, Use::recorded);
+
+  residency.prefetch(tensor, Hint::next);
+  run();
+
+  EXPECT_TRUE(in_memory(tensor));
+  EXPECT_FALSE(in_memory(later));
+}
+
+TEST_F(ReadAhead, LeavesRoomForWhatIsAwaitedBesideWhatIsUsedNext) {
+  const TensorId awaited = stored(40_KiB), tensor = stored(40_KiB, false);
+  rehearse({awaited, tensor});
+  residency.announce(awaited, Access::read);
+
+  residency.prefetch(tensor, Hint::next);
+  run();
+
+  EXPECT_FALSE(in_memory(tensor));
+  residency.retract(awaited);
+}
+
+TEST_F(ReadAhead, EvictsLastWhatIsUsedNext) {
+  const TensorId now = stored(4_KiB, false), sooner = stored(24_KiB), tensor = stored(24_KiB, false),
+                 other = stored(24_KiB, false);
+  rehearse({now, sooner, other, tensor});
+  acquire(sooner);
+  lease(now, Access::read, Use::recorded);
+  residency.prefetch(tensor, Hint::next);
+  run();
+  ASSERT_TRUE(in_memory(tensor));
+
+  lease(other);
+  EXPECT_TRUE(in_memory(tensor));
+  EXPECT_FALSE(in_memory(sooner));
+}
+
 // 20 tensors of 8 KiB in 64 KiB, of which two uses are looked ahead to.
 class ShortReadAhead : public testing::Test, protected ResidencyFixture {
  protected:

@@ -48,6 +48,7 @@ struct Scenario {
   std::uint64_t budget = 2;          // in pages
   std::array<Program, threads> programs;
   std::vector<std::size_t> hints = {};     // tensors for which prefetch() is called, each at any time
+  Hint hint = Hint::soon;                  // that it gives
   std::vector<std::size_t> expected = {};  // the order of use that is predicted
   bool write_behind = false;
 };
@@ -198,7 +199,7 @@ class World {
   void hint(std::size_t index) {
     const std::size_t tensor = scenario_.hints[index];
     hint_is_given_[index] = true;
-    fixture_.residency.prefetch(tensors_[tensor]);
+    fixture_.residency.prefetch(tensors_[tensor], scenario_.hint);
     marked_.insert(tensor);
     forget_hint(tensor);
     hinted_.push_back(tensor);

@@ -125,6 +125,34 @@ TEST(ReplayUpdate, HidesBehindBothPhasesInTheBackward) {
   }
 }
 
+// The disk takes 27 s for the tiles of ten units. Between two updates the trainer computes for a few seconds, in which
+// the disk reads ahead.
+TEST(ReplayUpdate, ReadsBetweenUpdatesInTheBackward) {
+  const AccessTrace trace = step_of(10);
+  ReplayCosts costs{.disks = {{.rates = {.read = 3000, .write = 3000, .mixed = 3000}}}};
+  costs.use[static_cast<std::size_t>(Purpose::parameter_shard)] = 4096;
+  const auto steps = [&](std::uint32_t between) {
+    const auto replay = Replay::create(trace, {.host_budget = page * 28,
+                                               .costs = costs,
+                                               .update_beside = true,
+                                               .update_in_backward = true,
+                                               .dropped_ahead = 1,
+                                               .dropped_between = between})
+                            .value();
+    ReplayedRound sum;
+    for (int round = 0; round < 20; ++round) {
+      const ReplayedRound one = replay->round().value();
+      sum.seconds += one.seconds;
+      sum.read += one.read;
+      sum.written += one.written;
+    }
+    return sum;
+  };
+  const ReplayedRound none = steps(0), some = steps(5);
+  EXPECT_LT(some.seconds, none.seconds - 20);
+  EXPECT_LE(some.total(), none.total() + page * 5);  // of the round that follows
+}
+
 /// Two units of 2^20 parameters in bf16, with parameters and fp32 states on disk: as penstock trace derive gives it.
 AccessTrace step_on_disk() {
   std::string text = "penstock-trace 1\n";

@@ -25,11 +25,11 @@ class UpdateOrderTest : public testing::Test {
     reduced_.insert(flats.begin(), flats.end());
     add(flats);
   }
-  /// Updates what can be updated, as the sweep does: a flat that is needed sooner goes before the first one.
+  /// Updates what can be updated, as the sweep does.
   Flats update() {
     Flats updated;
     while (order_.ahead(0)) {
-      order_.prefer_sooner();
+      order_.keep_first();
       updated.push_back(*order_.ahead(0));
       order_.take_first();
       order_.end(updated.back());
@@ -81,30 +81,32 @@ TEST_F(UpdateOrderTest, ReducesNoFlatWithoutAGradient) {
   EXPECT_FALSE(order_.has_gradient(1));
 }
 
-/// Tiles of those taken may be read ahead: their order stays, and one that is needed sooner goes before all of them.
-TEST_F(UpdateOrderTest, KeepsThePlacesOfThoseTaken) {
+/// In a backward each gradient is of a flat that is needed sooner.
+TEST_F(UpdateOrderTest, ChangesUntilTheFirstOneIsKept) {
   begin(8);
   add_reduced({7, 5});
-  EXPECT_EQ(order_.ahead(1), 7u);
-  add_reduced({6, 2});
   EXPECT_EQ(order_.ahead(0), 5u);
-  EXPECT_EQ(order_.ahead(2), 2u);  // taken at the end
+  EXPECT_EQ(order_.ahead(1), 7u);
+  EXPECT_EQ(order_.ahead(2), std::nullopt);
+  add_reduced({6, 2});
+  EXPECT_EQ(order_.ahead(0), 2u);
+  EXPECT_EQ(order_.ahead(2), 6u);
+  order_.keep_first();
   add_reduced({3, 1});
-  order_.prefer_sooner();
-  EXPECT_EQ(order_.ahead(0), 1u);
-  order_.prefer_sooner();  // none is needed sooner than 1
-  EXPECT_EQ(order_.ahead(0), 1u);
-  EXPECT_EQ(order_.ahead(1), 5u);
-  EXPECT_EQ(update(), (Flats{1, 3, 5, 6, 7, 2}));
+  order_.keep_first();  // it does already
+  EXPECT_EQ(order_.ahead(0), 2u);
+  EXPECT_EQ(order_.ahead(1), 1u);
+  EXPECT_EQ(update(), (Flats{2, 1, 3, 5, 6, 7}));
 }
 
-TEST_F(UpdateOrderTest, PrefersNoFlatThatWaitsForItsReduction) {
+TEST_F(UpdateOrderTest, HasNoFlatThatWaitsForItsReduction) {
   begin(3);
   add_reduced({2});
   add({0});
   EXPECT_EQ(order_.ahead(0), 2u);
-  order_.prefer_sooner();
-  EXPECT_EQ(order_.ahead(0), 2u);
+  EXPECT_EQ(order_.ahead(1), std::nullopt);
+  reduced_.insert(0);
+  EXPECT_EQ(update(), (Flats{0, 2}));
 }
 
 /// In a backward the flats come in reverse order.
@@ -123,8 +125,11 @@ TEST_F(UpdateOrderTest, ReadsAheadForGradientsThatComeNext) {
 TEST_F(UpdateOrderTest, GoesOnAfterAnErrorWithWhatWasStopped) {
   begin(6);
   add_reduced({5, 4, 3, 2});
-  EXPECT_EQ(order_.ahead(3), 5u);
-  for (int i = 0; i < 3; ++i) order_.take_first();
+  for (const std::size_t flat : {2u, 3u, 4u}) {
+    EXPECT_EQ(order_.ahead(0), flat);
+    order_.keep_first();
+    order_.take_first();
+  }
   order_.end(3);  // 2 and 4 were open
   order_.restart([](std::size_t flat) { return flat == 4; });
   EXPECT_EQ(order_.ahead(0), 4u);

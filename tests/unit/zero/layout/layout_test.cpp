@@ -330,6 +330,33 @@ TEST(MemoryPlan, ReadsAheadAsFarAsAskedWhereTheBudgetIsItsOwn) {
             0u);  // or it would push something out
 }
 
+TEST(MemoryPlan, ReadsBetweenUpdatesInTheBackwardWhatFitsBesideAllShards) {
+  Config config = test::RunOptions::default_config();
+  config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"."}};
+  config.gradient_clipping = 0;
+  config.penstock = {};
+  ModelLayout model;
+  for (int i = 0; i < 16; ++i)
+    model.units.push_back({"block" + std::to_string(i), {{"weights", ElementCount(1 << 20)}}, {}});
+  const auto plan = [&] { return plan_memory(config, model, 1, 1).value(); };
+  EXPECT_EQ(plan().update.tiles_between, 0u);
+  config.penstock.update_in_backward = true;
+  config.penstock.host_budget = plan().host_budget + 64_MiB;
+  const MemoryPlan own = plan();
+  const ByteCount tile = own.disk_tiles / own.tiles;
+  const auto needed = [&](std::uint64_t tiles) {
+    return own.host_gradients + own.home_tiles + own.disk_shards + tile * tiles;
+  };
+  EXPECT_GE(own.update.tiles_between, 1u);
+  EXPECT_LE(needed(own.update.tiles_between + 1), own.host_budget);  // and a gap
+  EXPECT_GT(needed(own.update.tiles_between + 2), own.host_budget);
+  config.penstock.host_budget = own.host_minimum;
+  EXPECT_EQ(plan().update.tiles_between, 0u);
+  config.penstock.host_budget = {};
+  config.offload_optimizer.device = OffloadDevice::cpu;
+  EXPECT_EQ(plan().update.tiles_between, 0u);
+}
+
 TEST(MemoryPlan, SpreadsHostTilesEvenlyAndNoMoreThanFit) {
   Config config = test::RunOptions::default_config();
   config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"."}};
