@@ -318,12 +318,19 @@ HostResidency::Room HostResidency::make_room(TensorId tensor, bool from_homes) {
   return Room::later;
 }
 
+/// Whether there will be room for what nothing waits for yet, without an eviction: beside what is free, that of copies
+/// that leave once they are stored. A retained copy that gave way would be read once more.
+bool HostResidency::stores_make_room(ByteCount wanted) const {
+  return !leaving_.is_zero() && budget_.free() + leaving_ >= wanted;
+}
+
 /// An address range for a load that no request waits for. Evicts clean copies whose next use is at `evict_from` or
 /// later. At the high end of memory, unless it has its home there: in the middle, a lease of it might leave no gap that
 /// is long enough for a request.
 std::optional<tiers::Reservation> HostResidency::reserve_early(TensorId tensor, std::uint64_t evict_from) {
   const End end = has_home(tensor) ? End::low : End::high;
   if (auto reservation = reserve_free(tensor, end)) return reservation;
+  if (stores_make_room(padded_size(tensor))) return std::nullopt;
   const Search wanted{tensor, evict_from, changes_of_room()};
   if (found_no_early_room_ == wanted) return std::nullopt;
   search_.begin(padded_size(tensor));

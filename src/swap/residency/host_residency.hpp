@@ -261,6 +261,7 @@ class HostResidency {
   [[nodiscard]] std::optional<tiers::Reservation> reserve(tiers::TensorId tensor);
   [[nodiscard]] std::optional<tiers::Reservation> reserve_early(tiers::TensorId tensor,
                                                                 std::uint64_t evict_from);
+  [[nodiscard]] bool stores_make_room(ByteCount wanted) const;
   [[nodiscard]] bool has_home(tiers::TensorId tensor) const;
   [[nodiscard]] static bool may_have_home(const tiers::TensorDescription& description) {
     return description.home_in_memory && description.extent;
@@ -323,17 +324,22 @@ class HostResidency {
       unreadable_;  // their last load failed: not prefetched before a use, prefetch() or store
   std::map<tiers::TensorId, Error> load_errors_;  // for the requests that wait for the load
   std::pmr::deque<tiers::TensorId> to_store_{&nodes_};
-  std::pmr::map<tiers::TensorId, tiers::Extent> storing_{&nodes_};  // the extent that each store writes
-  std::uint64_t stores_begun_ = 0, stores_hastened_ = 0;            // of those begun, the first so many
-  std::pmr::set<tiers::TensorId> hastened_{&nodes_};                // whose load or store in flight is urgent
-  std::pmr::map<tiers::TensorId, Hint> prefetched_{&nodes_};        // by prefetch(), and not used since
-  std::pmr::set<tiers::TensorId> unwanted_{&nodes_};       // discarded after their load or store in flight
-  std::vector<tiers::TensorId> failed_stores_;             // stored again after take_store_error()
-  std::pmr::deque<tiers::TensorId> asked_queue_{&nodes_};  // by ask_store(), not begun
-  std::pmr::set<tiers::TensorId> asked_{&nodes_};          // by ask_store(), not ended
-  std::pmr::set<tiers::TensorId> asked_storing_{&nodes_};  // of these, those that are stored now
-  std::map<tiers::TensorId, Error> asked_errors_;          // until take_asked_error()
-  std::set<tiers::TensorId> vacated_;                      // from vacate() to end_vacancy()
+  struct Store {
+    tiers::Extent place;
+    bool leaves = false;  // memory, once it is stored
+  };
+  std::pmr::map<tiers::TensorId, Store> storing_{&nodes_};
+  ByteCount leaving_;                                         // sum of those that leave
+  std::uint64_t stores_begun_ = 0, stores_hastened_ = 0;      // of those begun, the first so many
+  std::pmr::set<tiers::TensorId> hastened_{&nodes_};          // whose load or store in flight is urgent
+  std::pmr::map<tiers::TensorId, Hint> prefetched_{&nodes_};  // by prefetch(), and not used since
+  std::pmr::set<tiers::TensorId> unwanted_{&nodes_};          // discarded after their load or store in flight
+  std::vector<tiers::TensorId> failed_stores_;                // stored again after take_store_error()
+  std::pmr::deque<tiers::TensorId> asked_queue_{&nodes_};     // by ask_store(), not begun
+  std::pmr::set<tiers::TensorId> asked_{&nodes_};             // by ask_store(), not ended
+  std::pmr::set<tiers::TensorId> asked_storing_{&nodes_};     // of these, those that are stored now
+  std::map<tiers::TensorId, Error> asked_errors_;             // until take_asked_error()
+  std::set<tiers::TensorId> vacated_;                         // from vacate() to end_vacancy()
   std::vector<tiers::Reservation>
       quarantined_;  // loads past their deadline: the kernel may still write there
   struct StoreError {

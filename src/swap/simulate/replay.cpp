@@ -83,6 +83,7 @@ Replay::Replay(const AccessTrace& trace, const ReplayOptions& options)
       dropped_ahead_(options.dropped_ahead),
       dropped_between_(options.dropped_between),
       update_in_backward_(options.update_in_backward),
+      stores_max_(options.stores_max),
       budget_(tiers::Tier::host, options.host_budget, ledger_, alignment, options.ranges),
       extents_(rooms_for(trace, costs_), alignment),
       residency_(store_, budget_, extents_, ledger_, *this,
@@ -244,7 +245,8 @@ Result<bool> Replay::begin_use(Thread& thread) {
   const auto [number, access] = use_of(thread);
   const TensorId tensor = tensors_[number];
   if (!thread.request) {
-    if (&thread == &trainer_ && waits_for_update({number, access})) return false;
+    if (&thread == &trainer_ ? waits_for_update({number, access}) : waits_for_stores({number, access}))
+      return false;
     thread.request = residency_.request(tensor, access, Use::unrecorded);
     ask_ahead(thread);
     const bool is_gradient = trace_.tensors[number].purpose == tiers::Purpose::gradient_shard;
@@ -300,6 +302,12 @@ void Replay::ask_for_flats(std::uint32_t count) {
 double Replay::seconds_of(const AccessTrace::Tensor& tensor) const {
   const double rate = costs_ ? costs_->use[static_cast<std::size_t>(tensor.purpose)] : 0;
   return rate == 0 ? 0 : static_cast<double>(tensor.size.value()) / rate;
+}
+
+/// For the disk to take tiles that are updated; they would only fill the memory.
+bool Replay::waits_for_stores(const AccessTrace::Use& use) const {
+  return trace_.tensors[use.tensor].purpose == tiers::Purpose::optimizer_tile &&
+         residency_.stores_pending() > stores_max_ && !disks_.is_idle();
 }
 
 bool Replay::waits_for_update(const AccessTrace::Use& use) const {

@@ -10,6 +10,9 @@
 #include <penstock/tiers/store/ledger.hpp>
 
 #include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -53,6 +56,8 @@ struct ReplayOptions {
   std::uint32_t dropped_ahead = 0;
   /// With `update_in_backward`, of those of the update: so many once the last round's update has ended.
   std::uint32_t dropped_between = 0;
+  /// With `update_beside`: while more stores are pending, the update begins no tile, as an engine's.
+  std::size_t stores_max = std::numeric_limits<std::size_t>::max();
 };
 
 /// Whether the use is one of an engine's update: any of an optimizer tile, reads of gradients and writes of shards.
@@ -141,6 +146,7 @@ class Replay : private HostResidency::Effects {
   void account(double seconds, bool is_loaded);
   [[nodiscard]] const AccessTrace::Use& use_of(const Thread& thread) const;
   [[nodiscard]] double seconds_of(const AccessTrace::Tensor& tensor) const;
+  [[nodiscard]] bool waits_for_stores(const AccessTrace::Use& use) const;
   [[nodiscard]] bool waits_for_update(const AccessTrace::Use& use) const;
   [[nodiscard]] bool begins_flat(std::size_t update_use) const;
   void finish(const SimulatedDisks::Transfer& transfer);
@@ -155,6 +161,7 @@ class Replay : private HostResidency::Effects {
   const std::optional<ReplayCosts> costs_;
   const std::uint32_t dropped_ahead_, dropped_between_;
   const bool update_in_backward_;
+  const std::size_t stores_max_;
   tiers::Ledger ledger_;
   tiers::MemoryBudget budget_;
   tiers::TensorStore store_;

@@ -28,7 +28,8 @@ Result<PlannedStep> plan_step(const Config& config, const ModelLayout& model, co
                   .update_beside = true,
                   .update_in_backward = config.penstock.update_in_backward,
                   .dropped_ahead = plan.tiles_ahead,
-                  .dropped_between = shape.micro_batches > 1 ? 0 : plan.update.tiles_between};
+                  .dropped_between = shape.micro_batches > 1 ? 0 : plan.update.tiles_between,
+                  .stores_max = config.penstock.tiles_in_flight};
   step.update = plan.update;
   step.kept_states = plan.device_tiles;
   step.stays_gathered = !config.shards_parameters();

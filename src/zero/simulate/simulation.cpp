@@ -90,7 +90,8 @@ Result<Simulation> simulate_steps(const swap::AccessTrace& trace, const Machine&
                                                    .update_beside = options.update_beside,
                                                    .update_in_backward = options.update_in_backward,
                                                    .dropped_ahead = options.dropped_ahead,
-                                                   .dropped_between = options.dropped_between}));
+                                                   .dropped_between = options.dropped_between,
+                                                   .stores_max = options.stores_max}));
   std::vector<swap::ReplayedRound> rounds;
   const auto may_double = [&trace](std::uint64_t steps, std::uint64_t uses) {
     return steps * 2 <= steps_max && steps * 2 * trace.uses.size() <= uses;

@@ -2,6 +2,9 @@
 
 #include "zero/simulate/machine_file.hpp"
 
+#include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +19,7 @@ struct SimulationOptions {
   bool update_beside = false;    ///< these as in swap::ReplayOptions
   bool update_in_backward = false;
   std::uint32_t dropped_ahead = 0, dropped_between = 0;
+  std::size_t stores_max = std::numeric_limits<std::size_t>::max();
   /// > 0. How many at least; with 1 only the first. They are doubled while they have fewer than uses_least uses, and
   /// then until the mean of their later half differs by at most one percent from that of the quarter before it. Doubled
   /// they are never more than steps_max, and have at most uses_max uses. Which copies are in memory at the end of a

@@ -42,7 +42,7 @@ struct SimulateOptions {
   bool recompute = false, offload_activations = false;
   std::string memory_device;
   std::string device_memory = "separate";
-  std::uint32_t steps = 4, dropped_ahead = 4;
+  std::uint32_t steps = 4, dropped_ahead = 4, stores_max = 4;
   bool as_json = false;
 };
 
@@ -50,6 +50,7 @@ Result<SimulationOptions> settings_of(const SimulateOptions& options) {
   SimulationOptions settings{.host_budget = {},
                              .eviction = evictions.at(options.eviction),
                              .dropped_ahead = options.dropped_ahead,
+                             .stores_max = options.stores_max,
                              .steps = options.steps};
   PENSTOCK_TRY_ASSIGN(settings.host_budget, parse_size(operation, "--host-budget", options.host_budget));
   if (options.lookahead != "0") {
@@ -284,6 +285,13 @@ void add_simulate_command(measure::CommandLine& app, ExitStatus& status) {
           "--dropped-ahead", options->dropped_ahead,
           "Of a trace: how many of the next tensors that leave memory after their use the trainer asks for, "
           "as an engine does for tiles")
+      .type_name("N")
+      .show_default()
+      .excludes(model);
+  command
+      .add_option("--stores-max", options->stores_max,
+                  "Of a trace of an engine: while more stores are pending, its update begins no tile; "
+                  "penstock.tiles_in_flight")
       .type_name("N")
       .show_default()
       .excludes(model);

@@ -392,6 +392,44 @@ TEST_F(ReadAhead, EvictsLastWhatIsUsedNext) {
   EXPECT_FALSE(in_memory(sooner));
 }
 
+TEST_F(ReadAhead, WaitsForAStoreThatMakesRoomRatherThanEvict) {
+  const TensorId tile = stored(24_KiB, false), next = stored(24_KiB, false), kept = stored(32_KiB);
+  rehearse({tile, next, kept});
+  acquire(kept);
+  lease(tile, Access::modify, Use::recorded);
+  residency.release(tile, Access::modify);
+
+  residency.prefetch(next);
+  residency.advance();
+  EXPECT_EQ(effects.size(), 1u) << "the store";
+  run();
+
+  EXPECT_TRUE(in_memory(next));
+  EXPECT_TRUE(in_memory(kept));
+}
+
+// What is stored is too small, or stays in memory.
+TEST_F(ReadAhead, EvictsWhereStoresWillNotMakeRoom) {
+  struct Case {
+    ByteCount changed, next;
+    bool retain;
+  };
+  for (const auto& [size, size_of_next, retain] : {Case{8_KiB, 40_KiB, false}, Case{24_KiB, 24_KiB, true}}) {
+    const TensorId changed = stored(size, retain), next = stored(size_of_next, false), kept = stored(32_KiB);
+    rehearse({changed, next, kept});
+    acquire(kept);
+    lease(changed, Access::modify, Use::recorded);
+    residency.release(changed, Access::modify);
+
+    residency.prefetch(next);
+    residency.advance();
+
+    EXPECT_FALSE(in_memory(kept)) << "retain " << retain;
+    run();
+    for (const TensorId tensor : {changed, next, kept}) remove(tensor);
+  }
+}
+
 // 20 tensors of 8 KiB in 64 KiB, of which two uses are looked ahead to.
 class ShortReadAhead : public testing::Test, protected ResidencyFixture {
  protected:

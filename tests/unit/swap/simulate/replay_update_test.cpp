@@ -153,6 +153,27 @@ TEST(ReplayUpdate, ReadsBetweenUpdatesInTheBackward) {
   EXPECT_LE(some.total(), none.total() + page * 5);  // of the round that follows
 }
 
+// What an update has changed fills the memory, and shards would leave it, where the disk is slower than the update.
+TEST(ReplayUpdate, WaitsForStoresBeforeMoreTilesAreChanged) {
+  AccessTrace trace = step_of(10);
+  for (AccessTrace::Tensor& tensor : trace.tensors)
+    if (tensor.purpose == Purpose::parameter_shard) tensor.on_disk = tensor.write_behind = true;
+  ReplayCosts costs{.disks = {{.rates = {.read = 16384, .write = 2048, .mixed = 4096}}}};
+  costs.use[static_cast<std::size_t>(Purpose::parameter_shard)] = 4096;
+  const auto steady = [&](ReplayOptions options) {
+    options.host_budget = page * 26;  // gradients, shards, and six tiles
+    options.costs = costs;
+    options.update_beside = options.update_in_backward = true;
+    options.dropped_ahead = 2;
+    const auto replay = Replay::create(trace, options).value();
+    for (int round = 0; round < 8; ++round) (void)replay->round().value();
+    return replay->round().value();
+  };
+  const ReplayedRound waits = steady({.stores_max = 2}), fills = steady({});
+  EXPECT_EQ(waits.read, page * 10);  // the tiles
+  EXPECT_GT(fills.read, waits.read);
+}
+
 /// Two units of 2^20 parameters in bf16, with parameters and fp32 states on disk: as penstock trace derive gives it.
 AccessTrace step_on_disk() {
   std::string text = "penstock-trace 1\n";
