@@ -15,7 +15,7 @@ void Lease::end() noexcept {
 
 void PendingLease::ask() {
   if (runtime_ == nullptr || request_ || refusal_) return;
-  auto request = runtime_->ask(tensor_, access_, Use::unrecorded, /*announced=*/true,
+  auto request = runtime_->ask(tensor_, access_, announced_ ? Use::unrecorded : Use::recorded, announced_,
                                {.thread = std::this_thread::get_id()});
   if (request) {
     request_ = *request;
@@ -39,7 +39,8 @@ std::optional<Result<Lease>> PendingLease::poll() {
 
 void PendingLease::cancel() noexcept {
   const auto runtime = std::exchange(runtime_, nullptr);
-  if (runtime != nullptr && !refusal_) runtime->cancel(request_, tensor_, access_);
+  const bool is_known = request_ || announced_;
+  if (runtime != nullptr && !refusal_ && is_known) runtime->cancel(request_, tensor_, access_);
   refusal_.reset();
 }
 

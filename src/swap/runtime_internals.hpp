@@ -47,6 +47,8 @@ class RuntimeInternals {
   /// Requests a lease that the mover takes.
   [[nodiscard]] PendingLease request_for_mover(tiers::TensorId tensor, Access access,
                                                Use use = Use::recorded) const;
+  /// A lease that PendingLease::ask() requests, which records its use. Until then the runtime does not know of it.
+  [[nodiscard]] PendingLease request_later(tiers::TensorId tensor, Access access) const;
   /// Flushes the swap files of these paths. Blocks. Errors: see Runtime::sync().
   Result<void> sync_files(const std::set<std::uint32_t>& paths) const;
   /// Write-behinds that are not stored yet.

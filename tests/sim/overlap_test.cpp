@@ -135,7 +135,8 @@ TEST(Overlap, HidesTheTransfersOfParametersAndStatesOnDisk) {
 
   EXPECT_LE(period.step, step_bound(0.25, 1, 1, 1));
   EXPECT_GE(period.state_reads, units);
-  EXPECT_GE(period.parameter_reads, most_uses);
+  EXPECT_GE(period.parameter_reads, units / 2);  // in the backward
+  EXPECT_LE(period.parameter_reads, units) << "the update overwrites what the forward reads";
 }
 
 // The disk needs twice as long as the device for a unit's states, and is idle in the backward but for the first tiles

@@ -106,7 +106,7 @@ class PendingLease {
 
   /// False once poll() has returned a result, and after cancel().
   [[nodiscard]] bool pending() const { return runtime_ != nullptr; }
-  /// Requests a lease that was only announced; does nothing if it was requested already.
+  /// Requests a lease that was not requested yet; else does nothing.
   void ask();
   /// Returns nothing while the request waits. Errors: those of Runtime::acquire, except the error of a failed
   /// write-behind.
@@ -119,8 +119,12 @@ class PendingLease {
   friend class RuntimeInternals;
 
   PendingLease(std::shared_ptr<RuntimeState> runtime, tiers::TensorId tensor, Access access,
-               std::optional<RequestId> request)
-      : runtime_(std::move(runtime)), tensor_(tensor), access_(access), request_(request) {}
+               std::optional<RequestId> request, bool announced)
+      : runtime_(std::move(runtime)),
+        tensor_(tensor),
+        access_(access),
+        request_(request),
+        announced_(announced) {}
   PendingLease(std::shared_ptr<RuntimeState> runtime, Error refusal)
       : runtime_(std::move(runtime)), refusal_(std::move(refusal)) {}
   void swap(PendingLease& other) noexcept {
@@ -128,13 +132,15 @@ class PendingLease {
     std::swap(tensor_, other.tensor_);
     std::swap(access_, other.access_);
     std::swap(request_, other.request_);
+    std::swap(announced_, other.announced_);
     std::swap(refusal_, other.refusal_);
   }
 
   std::shared_ptr<RuntimeState> runtime_;
   tiers::TensorId tensor_{};
   Access access_{};
-  std::optional<RequestId> request_;  // none: announced only
+  std::optional<RequestId> request_;  // none: ask() makes it
+  bool announced_ = false;            // until then the runtime counts its use
   std::optional<Error> refusal_;      // of a tensor that the runtime does not have
 };
 

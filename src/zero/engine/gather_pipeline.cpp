@@ -39,9 +39,8 @@ Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& r
   // The accelerator may be late: the flat's last gather may still read the shard's host copy.
   context_.internals.wait_ignoring_stores([&] { return gathered.gather.done; }, StallCause::parameters);
   gathered.waited_for = false;
-  // The use is recorded here, so that the order of uses is that of the trainer.
   swap::PendingLease shard_lease;
-  if (flat.kept_shard.empty()) shard_lease = context_.runtime.announce(flat.shard, swap::Access::read);
+  if (flat.kept_shard.empty()) shard_lease = lease_of(flat);
   if (context_.shares_memory) {
     context_.start(std::make_unique<LeaseHop>(context_, flat, std::move(shard_lease)), gathered.gather,
                    {"gathers", flat.layout->name, {}, of_parameters});
@@ -60,6 +59,13 @@ Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& r
   context_.start(make_gather_hop(context_.collectives(), std::move(target), std::move(shard_lease)),
                  gathered.gather, {"gathers", flat.layout->name, {}, of_parameters});
   return ok();
+}
+
+/// The use is recorded here, so that the order of uses is that of the trainer; but for a shard that the update has
+/// still to overwrite: its contents on disk would be read for nothing.
+swap::PendingLease GatherPipeline::lease_of(const FlatState& flat) {
+  if (!flat.updated) return context_.internals.request_later(flat.shard, swap::Access::read);
+  return context_.runtime.announce(flat.shard, swap::Access::read);
 }
 
 Result<void> GatherPipeline::wait_for_gather(FlatState& flat) {

@@ -1,3 +1,4 @@
+#include "swap/runtime_internals.hpp"
 #include "unit/swap/runtime_fixture.hpp"
 
 #include <gtest/gtest.h>
@@ -103,6 +104,30 @@ TEST_F(PendingLeases, KeepAnAnnouncedTensorInMemoryUntilTheyAreCancelled) {
   (void)written();
 
   EXPECT_FALSE(runtime.in_memory(announced));
+}
+
+TEST_F(PendingLeases, ThatAreRequestedLaterAreNoUsesBefore) {
+  const TensorId later = written(), other = written();
+  ASSERT_TRUE(runtime.flush());
+  PendingLease pending = RuntimeInternals(runtime).request_later(later, Access::read);
+  runtime.begin_trace();
+
+  const TensorId third = written();
+  EXPECT_FALSE(runtime.in_memory(later));  // it was used before `other`
+  EXPECT_TRUE(runtime.in_memory(other));
+  EXPECT_FALSE(pending.poll());
+  (void)RuntimeInternals(runtime).request_later(third, Access::read);  // has nothing to withdraw
+
+  pending.ask();
+  simulation.run();
+  EXPECT_TRUE(pending.poll().value());
+  const AccessTrace trace = runtime.end_trace("later").value();
+  EXPECT_EQ(trace.uses.size(), 1u);
+  for (int i = 0; i < 2; ++i) {
+    (void)written();
+    ASSERT_TRUE(runtime.flush());
+  }
+  EXPECT_FALSE(runtime.in_memory(third));
 }
 
 TEST_F(PendingLeases, AreGrantedInTheOrderInWhichTheyAreAskedForThoughLaterOnesAreInMemory) {
