@@ -6,10 +6,12 @@
 #include "gpt/tier_bytes.hpp"
 
 #include <penstock/base/time.hpp>
+#include <penstock/zero/report/run_report.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <utility>
 
 namespace gpt {
@@ -153,6 +155,30 @@ void TrainingReport::bytes_by_tier(const Trainers& trainers) const {
   }
 }
 
+/// Of a step after the first: what the ranks have moved in the mean, and what is simulated of it.
+void TrainingReport::steps_on_disk(const Trainers& trainers) const {
+  using penstock::zero::RunReport;
+  std::map<Purpose, std::pair<RunReport::StepTraffic, RunReport::StepTraffic>> by_purpose;
+  const auto add = [](RunReport::StepTraffic& sum, const RunReport::StepTraffic& moved) {
+    sum.read += moved.read;
+    sum.written += moved.written;
+  };
+  for (const auto& trainer : trainers) {
+    const RunReport report = trainer->report();
+    if (report.predicted_step_traffic == RunReport::StepTraffic()) return;  // it is not known
+    for (const RunReport::Traffic& one : report.traffic) {
+      add(by_purpose[one.purpose].first, one.step);
+      add(by_purpose[one.purpose].second, one.predicted_step);
+    }
+  }
+  std::printf("\n%-28s%14s%14s%14s%14s\n", "disk traffic, a step", "read", "simulated", "written",
+              "simulated");
+  for (const auto& [purpose, moved] : by_purpose)
+    std::printf("%-28s%14s%14s%14s%14s\n", std::string(to_string(purpose)).c_str(),
+                to_string(moved.first.read).c_str(), to_string(moved.second.read).c_str(),
+                to_string(moved.first.written).c_str(), to_string(moved.second.written).c_str());
+}
+
 void TrainingReport::disk(const Trainers& trainers) const {
   std::printf("\n%-28s%14s%14s%14s%14s\n", "disk traffic, all steps", "read", "predicted", "written",
               "predicted");
@@ -175,6 +201,7 @@ void TrainingReport::disk(const Trainers& trainers) const {
                 to_string(sum.written).c_str(), to_string(sum.predicted_written).c_str());
   }
   if (are_limits) std::printf("* predicted at most: shards that fit stay in memory\n");
+  steps_on_disk(trainers);
   if (limit_ == nullptr) return;
   const double rate = optimizer_seconds_ > 0 ? optimizer_bytes_ / optimizer_seconds_ : 0;
   std::printf(

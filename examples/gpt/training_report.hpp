@@ -41,6 +41,7 @@ class TrainingReport {
   [[nodiscard]] static Totals moved(const Trainers& trainers);
   void bytes_by_tier(const Trainers& trainers) const;
   void disk(const Trainers& trainers) const;
+  void steps_on_disk(const Trainers& trainers) const;
   void memory(const Trainers& trainers) const;
 
   const ModelConfig model_;

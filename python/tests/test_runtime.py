@@ -240,7 +240,9 @@ def test_a_report_has_what_was_moved(runtime, directory):
     assert f"{directory}  " in text and "1.0 MiB" in text
     report = json.loads(runtime.report_text("json"))
     assert report["elapsed"] == 0 and report["drives"][0]["written"] == size
-    assert report["traffic"] == [{"purpose": "scratch", "read": 0, "predicted_read": 0, "written": size, "predicted_written": 0}]
+    none = {"read": 0, "written": 0}
+    moved = {"read": 0, "predicted_read": 0, "written": size, "predicted_written": 0}
+    assert report["traffic"] == [{"purpose": "scratch", **moved, "step": none, "predicted_step": none}]
     metrics = runtime.report_text("prometheus", rank=3)
     assert f'penstock_drive_written_bytes_total{{rank="3",path="0",directory="{directory}"}} {size}\n' in metrics
     for wrong in ({"format": "xml"}, {"elapsed": -1.0}, {"elapsed": float("nan")}, {"rank": -1}):

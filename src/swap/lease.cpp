@@ -15,7 +15,8 @@ void Lease::end() noexcept {
 
 void PendingLease::ask() {
   if (runtime_ == nullptr || request_ || refusal_) return;
-  auto request = runtime_->ask(tensor_, access_, announced_ ? Use::unrecorded : Use::recorded, announced_,
+  const bool announced = std::exchange(use_is_counted_, false);
+  auto request = runtime_->ask(tensor_, access_, announced ? Use::unrecorded : Use::recorded, announced,
                                {.thread = std::this_thread::get_id()});
   if (request) {
     request_ = *request;
@@ -39,7 +40,7 @@ std::optional<Result<Lease>> PendingLease::poll() {
 
 void PendingLease::cancel() noexcept {
   const auto runtime = std::exchange(runtime_, nullptr);
-  const bool is_known = request_ || announced_;
+  const bool is_known = request_ || use_is_counted_;
   if (runtime != nullptr && !refusal_ && is_known) runtime->cancel(request_, tensor_, access_);
   refusal_.reset();
 }

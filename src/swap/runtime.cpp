@@ -170,7 +170,7 @@ Result<void> Runtime::remove(TensorId tensor) {
 PendingLease Runtime::request(TensorId tensor, Access access, Use use) {
   auto id = state_->ask(tensor, access, use, /*announced=*/false, {.thread = std::this_thread::get_id()});
   if (!id) return PendingLease(state_, id.error());
-  return {state_, tensor, access, *id, /*announced=*/false};
+  return {state_, tensor, access, *id, /*use_is_counted=*/false};
 }
 
 PendingLease Runtime::announce(TensorId tensor, Access access) {
@@ -180,7 +180,7 @@ PendingLease Runtime::announce(TensorId tensor, Access access) {
     if (known) state_->residency.announce(tensor, access);
   });
   if (!known) return PendingLease(state_, known.error());
-  return {state_, tensor, access, std::nullopt, /*announced=*/true};
+  return {state_, tensor, access, std::nullopt, /*use_is_counted=*/true};
 }
 
 Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {

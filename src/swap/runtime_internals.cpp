@@ -144,11 +144,11 @@ std::vector<PathReport> RuntimeInternals::paths_when_stored() const {
 PendingLease RuntimeInternals::request_for_mover(TensorId tensor, Access access, Use use) const {
   auto id = state_.ask(tensor, access, use, /*announced=*/false, /*requester=*/{});
   if (!id) return PendingLease(state_.shared_from_this(), id.error());
-  return {state_.shared_from_this(), tensor, access, *id, /*announced=*/false};
+  return {state_.shared_from_this(), tensor, access, *id, /*use_is_counted=*/false};
 }
 
 PendingLease RuntimeInternals::request_later(TensorId tensor, Access access) const {
-  return {state_.shared_from_this(), tensor, access, std::nullopt, /*announced=*/false};
+  return {state_.shared_from_this(), tensor, access, std::nullopt, /*use_is_counted=*/false};
 }
 
 Result<void> RuntimeInternals::prefetch_next(TensorId tensor) const {

@@ -90,16 +90,23 @@ TEST(OverlapSimulated, IsARunWithStatesOnDisk) {
   });
 }
 
-// The smallest memory with which they make progress, where gradients leave it too.
-TEST(OverlapSimulated, IsARunWithTheSmallestMemory) {
-  for (const double disk : disks) {
-    TimedRank::Options options = with_states_on_disk(disk, /*parameters=*/true, /*in_backward=*/false);
-    options.config.penstock.host_budget = plan_of(options).host_minimum;
-    const Measured run = measured(options);
-    const swap::ReplayedRound step = simulated(options);
-    EXPECT_NEAR(step.seconds / run.step, 1, 0.1) << disk;
-    EXPECT_NEAR(ratio(run.read, step.read * steps), 1, 0.1) << disk;
-    EXPECT_NEAR(ratio(run.written, step.written * steps), 1, 0.1) << disk;
+// The smallest memory with which an engine makes progress: gradients leave it too.
+TEST(OverlapSimulated, IsNearARunWithTheSmallestMemory) {
+  for (const bool in_backward : {false, true}) {
+    for (const bool parameters : {false, true}) {
+      for (const double disk : disks) {
+        SCOPED_TRACE(testing::Message() << "in the backward " << in_backward << ", parameters on disk "
+                                        << parameters << ", disk " << disk);
+        TimedRank::Options options = with_states_on_disk(disk, parameters, in_backward);
+        options.config.penstock.host_budget = plan_of(options).host_minimum;
+        const Measured run = measured(options);
+        const swap::ReplayedRound step = simulated(options);
+        const double near = in_backward ? 0.16 : 0.1;
+        EXPECT_NEAR(step.seconds / run.step, 1, 0.1);
+        EXPECT_NEAR(ratio(run.read, step.read * steps), 1, near);
+        EXPECT_NEAR(ratio(run.written, step.written * steps), 1, near);
+      }
+    }
   }
 }
 

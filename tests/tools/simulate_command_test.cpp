@@ -79,6 +79,33 @@ TEST_F(SimulateCommand, PrintsEachDisk) {
   EXPECT_DOUBLE_EQ(disks[1]["busy"].asDouble(), 3);
 }
 
+// A tile is updated in 0.5 s: not beside stores where none may be pending.
+TEST_F(SimulateCommand, BeginsATileOfAnUpdateWithSoManyStoresPending) {
+  swap::AccessTrace trace;
+  trace.label = "train";
+  trace.tensors.push_back({.name = "gradient", .size = 1_MiB, .purpose = tiers::Purpose::gradient_shard});
+  trace.tensors.back().on_disk = false;
+  trace.uses = {{0, Access::overwrite}, {0, Access::read}};
+  for (std::uint32_t i = 1; i <= 8; ++i) {
+    trace.tensors.push_back({.name = "tile " + std::to_string(i),
+                             .size = 1_MiB,
+                             .purpose = tiers::Purpose::optimizer_tile,
+                             .write_behind = true,
+                             .retain = false});
+    trace.uses.push_back({i, Access::modify});
+  }
+  save_trace(trace, file("trace")).value();
+  std::ofstream(file("machine")) << R"({"disk": {"read": "1 MiB", "write": "0.5 MiB", "mixed": "1.5 MiB"},
+      "use": {"optimizer_tiles": "2 MiB"}})";
+  const auto seconds = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--host-budget", "16MiB", "--json"});
+    const auto result = run(more);
+    EXPECT_EQ(result.status, 0) << result.err;
+    return result.json()["steady"]["seconds"].asDouble();
+  };
+  EXPECT_GT(seconds({"--stores-max", "0"}), seconds({}) + 8 * 0.5);
+}
+
 class SimulateModel : public SimulateCommand {
  protected:
   SimulateModel() {

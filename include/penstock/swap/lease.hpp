@@ -83,10 +83,10 @@ class Lease {
   std::thread::id owner_;  // the thread whose acquire() returned it; none for a PendingLease's
 };
 
-/// A lease that was requested, or announced, and not granted yet. The thread that requests it polls it: while that
-/// thread waits in Runtime::acquire() instead, a grant that it has not polled counts as memory that is not going to be
-/// freed. Move-only. Cancelled by cancel() or by destruction. Used by one thread at a time. If the runtime is destroyed
-/// first, poll() returns failed_state.
+/// A lease that was not granted yet: it was requested, or it was announced and ask() requests it. The thread that
+/// requests it polls it: while that thread waits in Runtime::acquire() instead, a grant that it has not polled counts
+/// as memory that is not going to be freed. Move-only. Cancelled by cancel() or by destruction. Used by one thread at a
+/// time. If the runtime is destroyed first, poll() returns failed_state.
 ///
 ///     swap::PendingLease pending = runtime.request(tensor, swap::Access::read);
 ///     while (true) {
@@ -106,7 +106,7 @@ class PendingLease {
 
   /// False once poll() has returned a result, and after cancel().
   [[nodiscard]] bool pending() const { return runtime_ != nullptr; }
-  /// Requests a lease that was not requested yet; else does nothing.
+  /// Requests the lease of Runtime::announce(); does nothing if it was requested already.
   void ask();
   /// Returns nothing while the request waits. Errors: those of Runtime::acquire, except the error of a failed
   /// write-behind.
@@ -119,12 +119,12 @@ class PendingLease {
   friend class RuntimeInternals;
 
   PendingLease(std::shared_ptr<RuntimeState> runtime, tiers::TensorId tensor, Access access,
-               std::optional<RequestId> request, bool announced)
+               std::optional<RequestId> request, bool use_is_counted)
       : runtime_(std::move(runtime)),
         tensor_(tensor),
         access_(access),
         request_(request),
-        announced_(announced) {}
+        use_is_counted_(use_is_counted) {}
   PendingLease(std::shared_ptr<RuntimeState> runtime, Error refusal)
       : runtime_(std::move(runtime)), refusal_(std::move(refusal)) {}
   void swap(PendingLease& other) noexcept {
@@ -132,7 +132,7 @@ class PendingLease {
     std::swap(tensor_, other.tensor_);
     std::swap(access_, other.access_);
     std::swap(request_, other.request_);
-    std::swap(announced_, other.announced_);
+    std::swap(use_is_counted_, other.use_is_counted_);
     std::swap(refusal_, other.refusal_);
   }
 
@@ -140,7 +140,7 @@ class PendingLease {
   tiers::TensorId tensor_{};
   Access access_{};
   std::optional<RequestId> request_;  // none: ask() makes it
-  bool announced_ = false;            // until then the runtime counts its use
+  bool use_is_counted_ = false;       // as the tensor's next one, until the lease is requested
   std::optional<Error> refusal_;      // of a tensor that the runtime does not have
 };
 

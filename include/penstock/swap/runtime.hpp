@@ -88,7 +88,8 @@ class Runtime {
   Result<void> predict(const AccessTrace& trace);
 
   /// Hints that the tensor is used soon. Loads it once host memory has room for it and for all absent tensors whose
-  /// predicted use is earlier. To make room, evicts clean copies whose predicted use is later. If the tensor has no
+  /// predicted use is earlier. To make room, evicts clean copies whose predicted use is later; for a
+  /// tensor that leaves memory after its use it first waits for stores of others that do. If the tensor has no
   /// predicted use (see end_round()), evicts only clean copies that have none either. A request that waits for room
   /// cancels the hint.
   ///

@@ -20,6 +20,7 @@ HostResidency::HostResidency(tiers::TensorStore& store, tiers::MemoryBudget& bud
       effects_(effects),
       eviction_(options.eviction, options.costs),
       search_(budget),
+      search_of_stores_(budget),
       prefetch_(next_uses_, options.lookahead),
       evacuation_(store, extents, std::move(options.file_names), std::move(options.messages)) {
   if (options.eviction == Eviction::reuse_distance) reuse_distance_.emplace(options.reuse_distance_max);
@@ -318,24 +319,32 @@ HostResidency::Room HostResidency::make_room(TensorId tensor, bool from_homes) {
   return Room::later;
 }
 
-/// Whether there will be room for what nothing waits for yet, without an eviction: beside what is free, that of copies
-/// that leave once they are stored. A retained copy that gave way would be read once more.
-bool HostResidency::stores_make_room(ByteCount wanted) const {
-  return !leaving_.is_zero() && budget_.free() + leaving_ >= wanted;
+/// Whether copies that leave memory once they are stored will open a gap that is long enough.
+bool HostResidency::stores_make_room(ByteCount wanted) {
+  std::size_t left = 64;  // to look at, more than an update has in flight
+  search_of_stores_.begin(wanted);
+  for (auto store = storing_.begin(); store != storing_.end() && left > 0; ++store, --left) {
+    const TensorId tensor = store->first;
+    const tiers::Reservation& range = store_.copy(tensor).reservation;
+    if (keeps(tensor) || !range.held() || is_beyond_limit(tensor)) continue;
+    if (search_of_stores_.add(tensor, range)) return true;
+  }
+  return false;
 }
 
 /// An address range for a load that no request waits for. Evicts clean copies whose next use is at `evict_from` or
-/// later. At the high end of memory, unless it has its home there: in the middle, a lease of it might leave no gap that
-/// is long enough for a request.
+/// later, unless it can wait for stores. At the high end of memory, unless it has its home there: in the middle, a
+/// lease of it might leave no gap that is long enough for a request.
 std::optional<tiers::Reservation> HostResidency::reserve_early(TensorId tensor, std::uint64_t evict_from) {
   const End end = has_home(tensor) ? End::low : End::high;
   if (auto reservation = reserve_free(tensor, end)) return reservation;
-  if (stores_make_room(padded_size(tensor))) return std::nullopt;
   const Search wanted{tensor, evict_from, changes_of_room()};
   if (found_no_early_room_ == wanted) return std::nullopt;
   search_.begin(padded_size(tensor));
   const auto add = [this](TensorId candidate) { return !adds_room(candidate); };
-  if (eviction_.walk_clean_used_from(evict_from, add)) {
+  // What leaves memory after its use gets the room of others that do: what gave way might be read once more.
+  const bool waits = !keeps(tensor) && stores_make_room(padded_size(tensor));
+  if (waits || eviction_.walk_clean_used_from(evict_from, add)) {
     found_no_early_room_ = wanted;
     return std::nullopt;
   }

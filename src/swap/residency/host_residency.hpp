@@ -157,9 +157,9 @@ class HostResidency {
   [[nodiscard]] std::optional<AccessTrace> end_trace();
   /// Loads `tensor` when the prefetch policy allows it. A request for `tensor`, or a request that waits for room,
   /// cancels the prefetch. May evict clean copies that are used later and, for a tensor without a known use, those
-  /// without a known use, except prefetched ones. A tensor whose load fails is not prefetched again before its next
-  /// use or prefetch(). With Hint::next it is loaded before all others where it fits into free memory, and then evicted
-  /// last, wherever the trace predicts its use.
+  /// without a known use, except prefetched ones; see docs/policies.md for when it waits for stores instead. A tensor
+  /// whose load fails is not prefetched again before its next use or prefetch(). With Hint::next it is loaded before
+  /// all others where it fits into free memory, and then evicted last, wherever the trace predicts its use.
   void prefetch(tiers::TensorId tensor, Hint hint = Hint::soon);
   /// Discards the contents: drops the host copy without storing it. If a load or store is in flight, drops it when that
   /// ends. Precondition: the tensor has no lease.
@@ -261,7 +261,7 @@ class HostResidency {
   [[nodiscard]] std::optional<tiers::Reservation> reserve(tiers::TensorId tensor);
   [[nodiscard]] std::optional<tiers::Reservation> reserve_early(tiers::TensorId tensor,
                                                                 std::uint64_t evict_from);
-  [[nodiscard]] bool stores_make_room(ByteCount wanted) const;
+  [[nodiscard]] bool stores_make_room(ByteCount wanted);
   [[nodiscard]] bool has_home(tiers::TensorId tensor) const;
   [[nodiscard]] static bool may_have_home(const tiers::TensorDescription& description) {
     return description.home_in_memory && description.extent;
@@ -307,7 +307,7 @@ class HostResidency {
   std::optional<TraceRecorder> recorder_;
   std::optional<ReuseDistance> reuse_distance_;  // with Eviction::reuse_distance
   EvictionOrder eviction_;
-  RoomSearch search_;
+  RoomSearch search_, search_of_stores_;
   PrefetchPolicy prefetch_;
   PathEvacuation evacuation_;
 
@@ -324,22 +324,17 @@ class HostResidency {
       unreadable_;  // their last load failed: not prefetched before a use, prefetch() or store
   std::map<tiers::TensorId, Error> load_errors_;  // for the requests that wait for the load
   std::pmr::deque<tiers::TensorId> to_store_{&nodes_};
-  struct Store {
-    tiers::Extent place;
-    bool leaves = false;  // memory, once it is stored
-  };
-  std::pmr::map<tiers::TensorId, Store> storing_{&nodes_};
-  ByteCount leaving_;                                         // sum of those that leave
-  std::uint64_t stores_begun_ = 0, stores_hastened_ = 0;      // of those begun, the first so many
-  std::pmr::set<tiers::TensorId> hastened_{&nodes_};          // whose load or store in flight is urgent
-  std::pmr::map<tiers::TensorId, Hint> prefetched_{&nodes_};  // by prefetch(), and not used since
-  std::pmr::set<tiers::TensorId> unwanted_{&nodes_};          // discarded after their load or store in flight
-  std::vector<tiers::TensorId> failed_stores_;                // stored again after take_store_error()
-  std::pmr::deque<tiers::TensorId> asked_queue_{&nodes_};     // by ask_store(), not begun
-  std::pmr::set<tiers::TensorId> asked_{&nodes_};             // by ask_store(), not ended
-  std::pmr::set<tiers::TensorId> asked_storing_{&nodes_};     // of these, those that are stored now
-  std::map<tiers::TensorId, Error> asked_errors_;             // until take_asked_error()
-  std::set<tiers::TensorId> vacated_;                         // from vacate() to end_vacancy()
+  std::pmr::map<tiers::TensorId, tiers::Extent> storing_{&nodes_};  // the extent that each store writes
+  std::uint64_t stores_begun_ = 0, stores_hastened_ = 0;            // of those begun, the first so many
+  std::pmr::set<tiers::TensorId> hastened_{&nodes_};                // whose load or store in flight is urgent
+  std::pmr::map<tiers::TensorId, Hint> prefetched_{&nodes_};        // by prefetch(), and not used since
+  std::pmr::set<tiers::TensorId> unwanted_{&nodes_};       // discarded after their load or store in flight
+  std::vector<tiers::TensorId> failed_stores_;             // stored again after take_store_error()
+  std::pmr::deque<tiers::TensorId> asked_queue_{&nodes_};  // by ask_store(), not begun
+  std::pmr::set<tiers::TensorId> asked_{&nodes_};          // by ask_store(), not ended
+  std::pmr::set<tiers::TensorId> asked_storing_{&nodes_};  // of these, those that are stored now
+  std::map<tiers::TensorId, Error> asked_errors_;          // until take_asked_error()
+  std::set<tiers::TensorId> vacated_;                      // from vacate() to end_vacancy()
   std::vector<tiers::Reservation>
       quarantined_;  // loads past their deadline: the kernel may still write there
   struct StoreError {

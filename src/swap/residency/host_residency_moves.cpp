@@ -76,7 +76,7 @@ std::vector<TensorId> HostResidency::dirty() const {
 
 std::map<std::uint32_t, ByteCount> HostResidency::bytes_to_store() const {
   std::map<std::uint32_t, ByteCount> bytes;
-  for (const auto& [tensor, store] : storing_) bytes[store.place.path] += store.place.length;
+  for (const auto& [tensor, place] : storing_) bytes[place.path] += place.length;
   const auto add = [&](TensorId tensor) {
     const Extent& place = *store_.description(tensor).extent;
     if (store_.copy(tensor).state == CopyState::dirty) bytes[place.path] += place.length;
@@ -142,7 +142,7 @@ void HostResidency::start_write_behind(TensorId tensor) {
 /// A request waits for room that stores make: it waits for all that have begun.
 void HostResidency::hasten_stores() {
   if (std::exchange(stores_hastened_, stores_begun_) == stores_begun_) return;
-  for (const auto& [tensor, store] : storing_) hasten(tensor);
+  for (const auto& [tensor, place] : storing_) hasten(tensor);
 }
 
 void HostResidency::hasten(TensorId tensor) {
@@ -153,9 +153,7 @@ void HostResidency::hasten(TensorId tensor) {
 Result<void> HostResidency::start_store(TensorId tensor) {
   PENSTOCK_TRY_ASSIGN(const Extent place, evacuation_.place_for(tensor));
   store_.begin_store(tensor);
-  const bool leaves = !keeps(tensor);
-  storing_.emplace(tensor, Store{place, leaves});
-  if (leaves) leaving_ += place.length;
+  storing_.emplace(tensor, place);
   ++stores_begun_;
   hastened_.erase(tensor);
   update_policies(tensor);
@@ -177,8 +175,7 @@ void HostResidency::fail_store(TensorId tensor, Error cause) {
 }
 
 void HostResidency::finish_store(TensorId tensor, const Result<void>& result) {
-  const auto [place, leaves] = storing_.extract(tensor).mapped();
-  if (leaves) leaving_ -= place.length;
+  const Extent place = storing_.extract(tensor).mapped();
   store_.finish_store(tensor, result.has_value());
   const auto& description = store_.description(tensor);
   const bool had_failed_store = evacuation_.has_failed_store(tensor);

@@ -196,7 +196,7 @@ bool Replay::begins_flat(std::size_t update_use) const {
 }
 
 Result<ReplayedRound> Replay::round() {
-  const auto before = ledger_.traffic();
+  const auto before = traffic();
   const double began = disks_.now();
   const auto used_before = disks_.uses();
   round_ = {};
@@ -211,9 +211,13 @@ Result<ReplayedRound> Replay::round() {
   residency_.end_round();
   residency_.advance();
   if (!costs_) finish_transfers();
-  const auto after = ledger_.traffic();
-  round_.read = after.read - before.read;
-  round_.written = after.written - before.written;
+  round_.by_purpose = traffic();
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    ReplayedRound::Traffic& moved = round_.by_purpose[i];
+    moved = {moved.read - before[i].read, moved.written - before[i].written};
+    round_.read += moved.read;
+    round_.written += moved.written;
+  }
   round_.seconds = disks_.now() - began;
   round_.disks = disks_.uses();
   for (std::size_t i = 0; i < used_before.size(); ++i) {
@@ -222,6 +226,16 @@ Result<ReplayedRound> Replay::round() {
            use.busy - used_before[i].busy};
   }
   return round_;
+}
+
+/// Since the replay began.
+std::array<ReplayedRound::Traffic, tiers::purpose_count> Replay::traffic() const {
+  std::array<ReplayedRound::Traffic, tiers::purpose_count> by_purpose;
+  for (std::size_t i = 0; i < by_purpose.size(); ++i) {
+    const auto moved = ledger_.traffic(tiers::Purpose(i));
+    by_purpose[i] = {moved.read, moved.written};
+  }
+  return by_purpose;
 }
 
 /// Begins what can begin, or else lets time pass until something ends.
@@ -245,8 +259,7 @@ Result<bool> Replay::begin_use(Thread& thread) {
   const auto [number, access] = use_of(thread);
   const TensorId tensor = tensors_[number];
   if (!thread.request) {
-    if (&thread == &trainer_ ? waits_for_update({number, access}) : waits_for_stores({number, access}))
-      return false;
+    if (must_wait(thread, {number, access})) return false;
     thread.request = residency_.request(tensor, access, Use::unrecorded);
     ask_ahead(thread);
     const bool is_gradient = trace_.tensors[number].purpose == tiers::Purpose::gradient_shard;
@@ -304,10 +317,12 @@ double Replay::seconds_of(const AccessTrace::Tensor& tensor) const {
   return rate == 0 ? 0 : static_cast<double>(tensor.size.value()) / rate;
 }
 
-/// For the disk to take tiles that are updated; they would only fill the memory.
-bool Replay::waits_for_stores(const AccessTrace::Use& use) const {
+/// The trainer for the update, and that for the disk to take the tiles that it has changed: more would only fill the
+/// memory.
+bool Replay::must_wait(const Thread& thread, const AccessTrace::Use& use) const {
+  if (&thread == &trainer_) return waits_for_update(use);
   return trace_.tensors[use.tensor].purpose == tiers::Purpose::optimizer_tile &&
-         residency_.stores_pending() > stores_max_ && !disks_.is_idle();
+         residency_.stores_pending() > stores_max_;
 }
 
 bool Replay::waits_for_update(const AccessTrace::Use& use) const {

@@ -65,6 +65,9 @@ struct ReplayOptions {
 
 /// What a round has moved, and with ReplayCosts the seconds that it has taken: `seconds` is the sum of the next four.
 struct ReplayedRound {
+  struct Traffic {
+    ByteCount read, written;
+  };
   ByteCount read, written;
   double seconds = 0;
   double used = 0;               ///< in which the trainer held a tensor
@@ -73,6 +76,7 @@ struct ReplayedRound {
   double waited_for_update = 0;  ///< with ReplayOptions::update_beside: that of the round before
   double update = 0;             ///< in which that update ran
   double update_used = 0;        ///< of these, in which it held a tile
+  std::array<Traffic, tiers::purpose_count> by_purpose = {};  ///< of `read` and `written`
   std::vector<SimulatedDisks::Use> disks = {};  ///< what each disk did; without costs there is one
   [[nodiscard]] ByteCount total() const { return read + written; }
 };
@@ -144,9 +148,10 @@ class Replay : private HostResidency::Effects {
   void release(const AccessTrace::Use& use);
   void pass_time();
   void account(double seconds, bool is_loaded);
+  [[nodiscard]] std::array<ReplayedRound::Traffic, tiers::purpose_count> traffic() const;
   [[nodiscard]] const AccessTrace::Use& use_of(const Thread& thread) const;
   [[nodiscard]] double seconds_of(const AccessTrace::Tensor& tensor) const;
-  [[nodiscard]] bool waits_for_stores(const AccessTrace::Use& use) const;
+  [[nodiscard]] bool must_wait(const Thread& thread, const AccessTrace::Use& use) const;
   [[nodiscard]] bool waits_for_update(const AccessTrace::Use& use) const;
   [[nodiscard]] bool begins_flat(std::size_t update_use) const;
   void finish(const SimulatedDisks::Transfer& transfer);

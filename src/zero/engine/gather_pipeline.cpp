@@ -40,7 +40,7 @@ Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& r
   context_.internals.wait_ignoring_stores([&] { return gathered.gather.done; }, StallCause::parameters);
   gathered.waited_for = false;
   swap::PendingLease shard_lease;
-  if (flat.kept_shard.empty()) shard_lease = lease_of(flat);
+  if (flat.kept_shard.empty()) shard_lease = pending_lease_of(flat);
   if (context_.shares_memory) {
     context_.start(std::make_unique<LeaseHop>(context_, flat, std::move(shard_lease)), gathered.gather,
                    {"gathers", flat.layout->name, {}, of_parameters});
@@ -63,8 +63,9 @@ Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& r
 
 /// The use is recorded here, so that the order of uses is that of the trainer; but for a shard that the update has
 /// still to overwrite: its contents on disk would be read for nothing.
-swap::PendingLease GatherPipeline::lease_of(const FlatState& flat) {
-  if (!flat.updated) return context_.internals.request_later(flat.shard, swap::Access::read);
+swap::PendingLease GatherPipeline::pending_lease_of(const FlatState& flat) {
+  if (flat.is_overwritten && !flat.updated)
+    return context_.internals.request_later(flat.shard, swap::Access::read);
   return context_.runtime.announce(flat.shard, swap::Access::read);
 }
 

@@ -36,7 +36,7 @@ class GatherPipeline {
 
  private:
   Result<void> end_lease(FlatState& flat);
-  [[nodiscard]] swap::PendingLease lease_of(const FlatState& flat);
+  [[nodiscard]] swap::PendingLease pending_lease_of(const FlatState& flat);
   Result<void> wait_for_gather(FlatState& flat);
 
   EngineContext& context_;

@@ -64,6 +64,11 @@ std::vector<swap::ReplayCosts::Disk> disks_of(const RunReport& report, double ra
 
 /// `round`: of a machine with disks_of(report).
 void set_predicted_steps(RunReport& report, const swap::ReplayedRound& round) {
+  report.predicted_step_traffic = {round.read, round.written};
+  for (RunReport::Traffic& traffic : report.traffic) {
+    const auto& moved = round.by_purpose[static_cast<std::size_t>(traffic.purpose)];
+    traffic.predicted_step = {moved.read, moved.written};
+  }
   auto disk = round.disks.begin();
   for (RunReport::Drive& drive : report.drives) {
     if (!has_rate(drive)) continue;
@@ -125,7 +130,6 @@ void add_changes(RunReport& report, const Config& config, const ModelLayout& mod
   if (!simulated) return end(first_line(simulated.error()));
   const double step = simulated->simulation.steady.seconds;
   report.predicted_step = time_of(step);
-  report.predicted_step_traffic = {simulated->simulation.steady.read, simulated->simulation.steady.written};
   set_predicted_steps(report, simulated->simulation.steady);
   std::string note =
       step_text(step, measured) + traffic_text("; it reads ", " and writes ", report.predicted_step_traffic);

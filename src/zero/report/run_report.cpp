@@ -72,8 +72,11 @@ RunReport report_of(swap::Runtime& runtime, const ReportFacts& facts) {
     const auto moved = ledger.traffic(Purpose(p));
     const bool is_read = !moved.read.is_zero() || !moved.predicted_read.is_zero();
     if (!is_read && moved.written.is_zero() && moved.predicted_written.is_zero()) continue;
-    report.traffic.push_back(
-        {Purpose(p), moved.read, moved.predicted_read, moved.written, moved.predicted_written});
+    report.traffic.push_back({.purpose = Purpose(p),
+                              .read = moved.read,
+                              .predicted_read = moved.predicted_read,
+                              .written = moved.written,
+                              .predicted_written = moved.predicted_written});
   }
   for (const swap::PathReport& path : runtime.paths()) report.drives.push_back(drive_of(path, facts));
   return report;

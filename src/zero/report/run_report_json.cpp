@@ -44,6 +44,12 @@ Json::Value json_of(const RunReport::Change& change) {
   json["saves"] = std::isfinite(change.saves) ? change.saves : 0.0;  // JSON has no others
   return json;
 }
+Json::Value json_of(const RunReport::StepTraffic& traffic) {
+  Json::Value json;
+  json["read"] = json_of(traffic.read);
+  json["written"] = json_of(traffic.written);
+  return json;
+}
 Json::Value json_of(const RunReport::Traffic& traffic) {
   Json::Value json;
   json["purpose"] = json_of(to_string(traffic.purpose));
@@ -51,12 +57,8 @@ Json::Value json_of(const RunReport::Traffic& traffic) {
   json["predicted_read"] = json_of(traffic.predicted_read);
   json["written"] = json_of(traffic.written);
   json["predicted_written"] = json_of(traffic.predicted_written);
-  return json;
-}
-Json::Value json_of(const RunReport::StepTraffic& traffic) {
-  Json::Value json;
-  json["read"] = json_of(traffic.read);
-  json["written"] = json_of(traffic.written);
+  json["step"] = json_of(traffic.step);
+  json["predicted_step"] = json_of(traffic.predicted_step);
   return json;
 }
 Json::Value json_of(const RunReport::DriveStep& step) {

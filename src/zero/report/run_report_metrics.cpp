@@ -145,6 +145,7 @@ void add_drives(Metrics& metrics, const RunReport& report) {
 std::string to_prometheus(const RunReport& report) {
   using Memory = RunReport::Memory;
   using Traffic = RunReport::Traffic;
+  using StepTraffic = RunReport::StepTraffic;
   Metrics metrics(report.rank);
   metrics.one("penstock_elapsed_seconds", "gauge", "The time of the run.", number(report.elapsed));
   metrics.one("penstock_steps_total", "counter", "The steps that have ended.", number(report.steps));
@@ -176,8 +177,12 @@ std::string to_prometheus(const RunReport& report) {
   memory("penstock_memory_peak_bytes", "The most bytes that were held at one time.", &Memory::peak);
   memory("penstock_memory_predicted_bytes", "The plan's prediction of the peak; 0: none.",
          &Memory::predicted);
-  const auto traffic = [&](const char* name, const char* type, const char* help, ByteCount Traffic::*bytes) {
+  const auto traffic = [&](const char* name, const char* type, const char* help, auto bytes) {
     metrics.each(name, type, help, report.traffic, labels_of_traffic, bytes);
+  };
+  const auto of_step = [&](const char* name, const char* help, StepTraffic Traffic::*step,
+                           ByteCount StepTraffic::*bytes) {
+    traffic(name, "gauge", help, [=](const Traffic& one) { return one.*step.*bytes; });
   };
   traffic("penstock_read_bytes_total", "counter", "Bytes read from drives.", &Traffic::read);
   traffic("penstock_written_bytes_total", "counter", "Bytes written to drives.", &Traffic::written);
@@ -185,6 +190,17 @@ std::string to_prometheus(const RunReport& report) {
           &Traffic::predicted_read);
   traffic("penstock_predicted_written_bytes", "gauge", "The prediction of the bytes written so far; 0: none.",
           &Traffic::predicted_written);
+  of_step("penstock_purpose_step_read_bytes", "What a step has read for the purpose, a mean; 0: not known.",
+          &Traffic::step, &StepTraffic::read);
+  of_step("penstock_purpose_step_written_bytes",
+          "What a step has written for the purpose, a mean; 0: not known.", &Traffic::step,
+          &StepTraffic::written);
+  of_step("penstock_purpose_predicted_step_read_bytes",
+          "What a step reads for the purpose as simulated; 0: not known.", &Traffic::predicted_step,
+          &StepTraffic::read);
+  of_step("penstock_purpose_predicted_step_written_bytes",
+          "What a step writes for the purpose as simulated; 0: not known.", &Traffic::predicted_step,
+          &StepTraffic::written);
   add_drives(metrics, report);
   return std::move(metrics).text();
 }

@@ -115,6 +115,16 @@ std::string to_text(const RunReport& report) {
     traffic.add({std::string(to_string(one.purpose)), to_string(one.read), known(one.predicted_read),
                  to_string(one.written), known(one.predicted_written)});
   }
+  Table steps({"disk traffic, in a step", "read", "predicted", "written", "predicted"});
+  for (const auto& one : report.traffic) {
+    const RunReport::StepTraffic &step = one.step, &wanted = one.predicted_step, none;
+    if (step == none && wanted == none) continue;
+    const auto predicted = [&](ByteCount bytes) {
+      return report.predicted_step_traffic == none ? "-" : to_string(bytes);
+    };
+    steps.add({std::string(to_string(one.purpose)), to_string(step.read), predicted(wanted.read),
+               to_string(step.written), predicted(wanted.written)});
+  }
   Table drives({"drive", "engine", "read", "written", "busy", "of its limit", "requests", "repeated",
                 "99 % within", "endurance left", "lasts"});
   for (const auto& one : report.drives) {
@@ -124,18 +134,18 @@ std::string to_text(const RunReport& report) {
                 std::to_string(one.repeated), decimal(1e3 * seconds(one.latency_99), "ms"),
                 endurance_left(one), lifetime(one, elapsed)});
   }
-  Table steps({"drive, in a step", "read", "predicted", "written", "predicted", "busy", "predicted"});
+  Table drive_steps({"drive, in a step", "read", "predicted", "written", "predicted", "busy", "predicted"});
   for (const auto& one : report.drives) {
     const RunReport::DriveStep &step = one.step, &wanted = one.predicted_step;
     if (step == RunReport::DriveStep() && wanted == RunReport::DriveStep()) continue;
     const auto busy = [](TimePoint time) {
       return time > TimePoint() ? decimal(1e3 * seconds(time), "ms") : "-";
     };
-    steps.add({escape_control_characters(one.directory), known(step.read), known(wanted.read),
-               known(step.written), known(wanted.written), busy(step.busy), busy(wanted.busy)});
+    drive_steps.add({escape_control_characters(one.directory), known(step.read), known(wanted.read),
+                     known(step.written), known(wanted.written), busy(step.busy), busy(wanted.busy)});
   }
-  text +=
-      stalls.text() + memory.text() + traffic.text() + drives.text() + steps.text() + changes_text(report);
+  text += stalls.text() + memory.text() + traffic.text() + steps.text() + drives.text() + drive_steps.text() +
+          changes_text(report);
   if (text.ends_with("\n\n")) text.pop_back();
   return text;
 }

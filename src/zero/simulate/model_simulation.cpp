@@ -182,6 +182,10 @@ swap::ReplayedRound extrapolated(const swap::ReplayedRound& few, const swap::Rep
     result.*member = extrapolated(few.*member, more.*member, times);
   for (const auto member : {&swap::ReplayedRound::read, &swap::ReplayedRound::written})
     result.*member = extrapolated(few.*member, more.*member, times);
+  for (std::size_t i = 0; i < more.by_purpose.size(); ++i) {
+    const auto &a = few.by_purpose[i], &b = more.by_purpose[i];
+    result.by_purpose[i] = {extrapolated(a.read, b.read, times), extrapolated(a.written, b.written, times)};
+  }
   for (std::size_t i = 0; i < more.disks.size(); ++i) {
     const auto &a = few.disks[i], &b = more.disks[i];
     result.disks[i] = {extrapolated(a.read, b.read, times), extrapolated(a.written, b.written, times),

@@ -42,6 +42,10 @@ swap::ReplayedRound mean(std::span<const swap::ReplayedRound> rounds) {
   for (const auto& round : rounds.subspan(1)) {
     mean.read += round.read;
     mean.written += round.written;
+    for (std::size_t i = 0; i < mean.by_purpose.size(); ++i) {
+      mean.by_purpose[i].read += round.by_purpose[i].read;
+      mean.by_purpose[i].written += round.by_purpose[i].written;
+    }
     for (const auto time : times) mean.*time += round.*time;
     for (std::size_t i = 0; i < mean.disks.size(); ++i) {
       mean.disks[i].read += round.disks[i].read;
@@ -52,6 +56,7 @@ swap::ReplayedRound mean(std::span<const swap::ReplayedRound> rounds) {
   const std::uint64_t count = rounds.size();
   mean.read = mean.read / count;
   mean.written = mean.written / count;
+  for (auto& moved : mean.by_purpose) moved = {moved.read / count, moved.written / count};
   for (const auto time : times) mean.*time /= static_cast<double>(count);
   for (auto& disk : mean.disks)
     disk = {.read = disk.read / count,

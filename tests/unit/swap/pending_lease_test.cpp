@@ -109,8 +109,8 @@ TEST_F(PendingLeases, KeepAnAnnouncedTensorInMemoryUntilTheyAreCancelled) {
 TEST_F(PendingLeases, ThatAreRequestedLaterAreNoUsesBefore) {
   const TensorId later = written(), other = written();
   ASSERT_TRUE(runtime.flush());
-  PendingLease pending = RuntimeInternals(runtime).request_later(later, Access::read);
   runtime.begin_trace();
+  PendingLease pending = RuntimeInternals(runtime).request_later(later, Access::read);
 
   const TensorId third = written();
   EXPECT_FALSE(runtime.in_memory(later));  // it was used before `other`
@@ -122,7 +122,8 @@ TEST_F(PendingLeases, ThatAreRequestedLaterAreNoUsesBefore) {
   simulation.run();
   EXPECT_TRUE(pending.poll().value());
   const AccessTrace trace = runtime.end_trace("later").value();
-  EXPECT_EQ(trace.uses.size(), 1u);
+  ASSERT_EQ(trace.uses.size(), 1u);
+  EXPECT_EQ(trace.uses[0].access, Access::read);
   for (int i = 0; i < 2; ++i) {
     (void)written();
     ASSERT_TRUE(runtime.flush());

@@ -27,10 +27,17 @@ struct RunReport {
     ByteCount held;       ///< now
     bool operator==(const Memory&) const = default;
   };
+  /// What a step moves between host memory and all drives.
+  struct StepTraffic {
+    ByteCount read, written;
+    bool operator==(const StepTraffic&) const = default;
+  };
   struct Traffic {
     tiers::Purpose purpose{};
-    ByteCount read, predicted_read;  ///< from the disk; the prediction is of the whole run so far
+    ByteCount read,
+        predicted_read;  ///< from the disk; the prediction is of the whole run so far, and an upper bound
     ByteCount written, predicted_written;
+    StepTraffic step, predicted_step;  ///< its part of RunReport::step_traffic and predicted_step_traffic
     bool operator==(const Traffic&) const = default;
   };
   /// What a drive does in a step.
@@ -62,11 +69,6 @@ struct RunReport {
     swap::StallCause cause{};
     TimePoint time{};
     bool operator==(const Stall&) const = default;
-  };
-  /// What a step moves between host memory and all drives.
-  struct StepTraffic {
-    ByteCount read, written;
-    bool operator==(const StepTraffic&) const = default;
   };
   /// Another machine or setting, and the part of a step's time that it would save.
   struct Change {

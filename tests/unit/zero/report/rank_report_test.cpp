@@ -107,6 +107,20 @@ void expect_predicted_traffic(Rank::Options options, std::uint32_t micro_batches
   EXPECT_TRUE(near(report.step_traffic.read, wanted.read)) << report.changes_note;
   EXPECT_TRUE(near(report.step_traffic.written, wanted.written)) << report.changes_note;
   EXPECT_EQ(report.predicted_step_traffic.written.is_zero(), wanted.written.is_zero());
+  RunReport::StepTraffic moved, predicted;
+  for (const RunReport::Traffic& one : report.traffic) {
+    moved = {moved.read + one.step.read, moved.written + one.step.written};
+    predicted = {predicted.read + one.predicted_step.read, predicted.written + one.predicted_step.written};
+  }
+  const ByteCount rounded(report.traffic.size());  // each is a mean
+  EXPECT_LE(moved.read, report.step_traffic.read);
+  EXPECT_GE(moved.read + rounded, report.step_traffic.read);
+  EXPECT_LE(moved.written, report.step_traffic.written);
+  EXPECT_GE(moved.written + rounded, report.step_traffic.written);
+  EXPECT_LE(predicted.read, report.predicted_step_traffic.read);
+  EXPECT_GE(predicted.read + rounded, report.predicted_step_traffic.read);
+  EXPECT_LE(predicted.written, report.predicted_step_traffic.written);
+  EXPECT_GE(predicted.written + rounded, report.predicted_step_traffic.written);
   ASSERT_EQ(report.drives.size(), 1u) << "which does all of it";
   const RunReport::Drive& drive = report.drives[0];
   // A request that has ended may be counted before what waits for it.

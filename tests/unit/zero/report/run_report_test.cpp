@@ -39,7 +39,13 @@ RunReport example() {
                      {swap::StallCause::update, std::chrono::milliseconds(10'500)}},
           .memory = {{Tier::device, Purpose::gathered_flat, 1_GiB, 1000_MiB, 0_B},
                      {Tier::host, Purpose::staging, {}, 256_MiB, 128_MiB}},
-          .traffic = {{Purpose::optimizer_tile, 20_GiB, 20_GiB, 16_GiB, {}}},
+          .traffic = {{.purpose = Purpose::parameter_shard, .written = 1_GiB, .step = {0_B, 50_MiB}},
+                      {.purpose = Purpose::optimizer_tile,
+                       .read = 20_GiB,
+                       .predicted_read = 20_GiB,
+                       .written = 16_GiB,
+                       .step = {1_GiB, 750_MiB},
+                       .predicted_step = {1_GiB, 900_MiB}}},
           .drives = {{.directory = "/mnt/nvme0",
                       .engine = "io_uring",
                       .read = ByteCount(20'000'000'000),
@@ -76,8 +82,13 @@ TEST(RunReport, IsATableForPeople) {
       "device, gathered flats    1.0 GiB  1000.0 MiB        0 B\n"
       "host, staging                   -   256.0 MiB  128.0 MiB\n"
       "\n"
-      "disk traffic         read  predicted   written  predicted\n"
-      "optimizer tiles  20.0 GiB   20.0 GiB  16.0 GiB          -\n"
+      "disk traffic          read  predicted   written  predicted\n"
+      "parameter shards       0 B          -   1.0 GiB          -\n"
+      "optimizer tiles   20.0 GiB   20.0 GiB  16.0 GiB          -\n"
+      "\n"
+      "disk traffic, in a step     read  predicted    written  predicted\n"
+      "parameter shards             0 B        0 B   50.0 MiB        0 B\n"
+      "optimizer tiles          1.0 GiB    1.0 GiB  750.0 MiB  900.0 MiB\n"
       "\n"
       "drive         engine      read  written    busy  of its limit  requests  repeated  99 % within  "
       "endurance left    lasts\n"
@@ -162,11 +173,14 @@ TEST(RunReport, IsJson) {
   EXPECT_EQ(json["memory"][0]["predicted"].asUInt64(), std::uint64_t{1} << 30);
   EXPECT_EQ(json["memory"][0]["peak"].asUInt64(), std::uint64_t{1000} << 20);
   EXPECT_EQ(json["memory"][1]["held"].asUInt64(), std::uint64_t{128} << 20);
-  ASSERT_EQ(json["traffic"].size(), 1u);
-  EXPECT_EQ(json["traffic"][0]["read"].asUInt64(), std::uint64_t{20} << 30);
-  EXPECT_EQ(json["traffic"][0]["predicted_read"].asUInt64(), std::uint64_t{20} << 30);
-  EXPECT_EQ(json["traffic"][0]["written"].asUInt64(), std::uint64_t{16} << 30);
-  EXPECT_EQ(json["traffic"][0]["predicted_written"].asUInt64(), 0u);
+  ASSERT_EQ(json["traffic"].size(), 2u);
+  EXPECT_EQ(json["traffic"][1]["read"].asUInt64(), std::uint64_t{20} << 30);
+  EXPECT_EQ(json["traffic"][1]["predicted_read"].asUInt64(), std::uint64_t{20} << 30);
+  EXPECT_EQ(json["traffic"][1]["written"].asUInt64(), std::uint64_t{16} << 30);
+  EXPECT_EQ(json["traffic"][1]["predicted_written"].asUInt64(), 0u);
+  EXPECT_EQ(json["traffic"][0]["step"]["written"].asUInt64(), 50u << 20);
+  EXPECT_EQ(json["traffic"][1]["step"]["read"].asUInt64(), 1u << 30);
+  EXPECT_EQ(json["traffic"][1]["predicted_step"]["written"].asUInt64(), 900u << 20);
   ASSERT_EQ(json["drives"].size(), 2u);
   EXPECT_EQ(json["drives"][0]["latency_99"].asDouble(), 0.0015);
   EXPECT_EQ(json["drives"][0]["limit"].asDouble(), 400e6);
@@ -228,6 +242,11 @@ TEST(RunReport, IsMetrics) {
            "penstock_memory_bytes{rank=\"3\",tier=\"host\",purpose=\"staging\"} 134217728\n",
            "penstock_predicted_read_bytes{rank=\"3\",purpose=\"optimizer tiles\"} 21474836480\n",
            "penstock_written_bytes_total{rank=\"3\",purpose=\"optimizer tiles\"} 17179869184\n",
+           "penstock_purpose_step_read_bytes{rank=\"3\",purpose=\"optimizer tiles\"} 1073741824\n",
+           "penstock_purpose_step_written_bytes{rank=\"3\",purpose=\"parameter shards\"} 52428800\n",
+           "penstock_purpose_predicted_step_read_bytes{rank=\"3\",purpose=\"optimizer tiles\"} 1073741824\n",
+           "penstock_purpose_predicted_step_written_bytes{rank=\"3\",purpose=\"optimizer tiles\"} "
+           "943718400\n",
            "# TYPE penstock_drive_requests_total counter\n",
            "penstock_drive_requests_total{rank=\"3\",path=\"0\",directory=\"/mnt/nvme0\"} 40000\n",
            "penstock_drive_latency_99_seconds{rank=\"3\",path=\"0\",directory=\"/mnt/nvme0\"} 0.0015\n",
