@@ -82,13 +82,18 @@ Result<RequestId> RuntimeState::ask(TensorId tensor, Access access, Use use, boo
 }
 
 std::optional<Result<HostSpan>> RuntimeState::take(RequestId id, TensorId tensor) {
-  const std::lock_guard lock(mutex);
+  std::unique_lock lock(mutex);
   if (stopping)
     return Error(ErrorCode::failed_state, "PendingLease::poll").reason("the runtime was destroyed");
   auto outcome = residency.take(id);
-  if (!outcome) return std::nullopt;
-  if (!*outcome) return outcome->error();
-  return moves.payload(tensor);
+  // What was granted before may be held now, so that it makes no room for this request.
+  const bool has_changed = !outcome && fail_starved();
+  if (has_changed) outcome = residency.take(id);
+  std::optional<Result<HostSpan>> result;
+  if (outcome && *outcome) result = moves.payload(tensor);
+  if (outcome && !*outcome) result = outcome->error();
+  if (has_changed) wake(std::move(lock));
+  return result;
 }
 
 void RuntimeState::cancel(std::optional<RequestId> id, TensorId tensor, Access access) noexcept {

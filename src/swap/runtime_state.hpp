@@ -42,8 +42,17 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   /// Advances the residency and starts its moves. With the lock held.
   void advance() {
     residency.advance();
+    (void)fail_starved();
+  }
+  /// Fails the requests for which nothing will make room. True if it has changed anything. With the lock held.
+  bool fail_starved() {
+    bool any = false;
     // A move that is blocked frees nothing.
-    while (transfers.active() <= transfers.blocked() && residency.fail_starved_request()) residency.advance();
+    while (transfers.active() <= transfers.blocked() && residency.fail_starved_request()) {
+      residency.advance();
+      any = true;
+    }
+    return any;
   }
   [[nodiscard]] std::vector<PathReport> path_reports() const;
   /// Wakes the mover.

@@ -60,7 +60,8 @@ class Runtime {
   ///
   /// Errors: budget_too_small, naming all leased tensors, when memory has no room and no transfer can free any;
   /// invalid_argument, for a tensor that this runtime does not have or that is read before it was written, and when
-  /// the calling thread itself holds, or has requested, a lease that excludes this one; corrupted, truncated, io,
+  /// the calling thread itself holds a lease of acquire() that excludes this one, or has requested one (a lease of
+  /// PendingLease::poll() belongs to no thread: the call waits for its end); corrupted, truncated, io,
   /// deadline_exceeded and failed_state, of the load; the error of a failed write-behind; failed_state, when the
   /// runtime is destroyed meanwhile, and while it is parked.
   [[nodiscard]] Result<Lease> acquire(tiers::TensorId tensor, Access access, Use use = Use::recorded);

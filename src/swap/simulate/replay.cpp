@@ -65,6 +65,7 @@ Result<std::unique_ptr<Replay>> Replay::create(const AccessTrace& trace, const R
   if (options.costs) PENSTOCK_TRY(check_costs(*options.costs));
   PENSTOCK_TRY(check_budget(trace, options.host_budget, alignment));
   std::unique_ptr<Replay> replay(new Replay(trace, options));
+  replay->find_discarded();
   PENSTOCK_TRY(replay->add_tensors());
   PENSTOCK_TRY(replay->fill_memory());
   replay->divide_uses(options.update_beside);
@@ -183,6 +184,28 @@ void Replay::divide_update() {
     if (flats_[flat].added_at > 0) added_after_.push_back(flat);
   std::stable_sort(added_after_.begin(), added_after_.end(),
                    [this](auto a, auto b) { return flats_[a].added_at < flats_[b].added_at; });
+}
+
+/// Gradients on disk, as an engine's: the update reads them once, and then they are overwritten.
+void Replay::find_discarded() {
+  struct Uses {
+    std::optional<Access> first;
+    Access last{};
+    std::uint32_t reads = 0;
+  };
+  std::vector<Uses> uses(trace_.tensors.size());
+  for (const auto& [tensor, access] : trace_.uses) {
+    Uses& of_tensor = uses[tensor];
+    if (!of_tensor.first) of_tensor.first = access;
+    of_tensor.last = access;
+    if (access == Access::read) ++of_tensor.reads;
+  }
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    const auto& tensor = trace_.tensors[i];
+    is_discarded_.push_back(tensor.on_disk && tensor.purpose == tiers::Purpose::gradient_shard &&
+                            uses[i].first == Access::overwrite && uses[i].last == Access::read &&
+                            uses[i].reads == 1);
+  }
 }
 
 /// Whether the update's use is the first one of a flat: its gradient, or its shard if that gradient is elsewhere.
@@ -381,6 +404,7 @@ void Replay::end_use(Thread& thread) {
 
 void Replay::release(const AccessTrace::Use& use) {
   residency_.release(tensors_[use.tensor], use.access);
+  if (is_discarded_[use.tensor] && use.access == Access::read) residency_.discard(tensors_[use.tensor]);
   residency_.advance();
 }
 

@@ -133,6 +133,7 @@ class Replay : private HostResidency::Effects {
   Result<void> fill_memory();
   void divide_uses(bool update_beside);
   void divide_update();
+  void find_discarded();
   /// The flat is to be updated, of this round or of the one before.
   void add_flat(Flat& flat, bool of_last_round);
   void begin_flat();
@@ -178,6 +179,7 @@ class Replay : private HostResidency::Effects {
   bool has_gradient_ = false;  // in this round
   std::vector<Flat> flats_;
   std::vector<std::optional<std::uint32_t>> flat_of_;  // by tensor of the trace
+  std::vector<bool> is_discarded_;                     // by tensor of the trace: once an update has read it
   std::vector<std::uint32_t> added_after_;             // flats, in the order of `added_at`
   std::size_t next_added_ = 0;                         // of these
   std::uint32_t updating_ = 0;                         // the flat, unless update_ is done

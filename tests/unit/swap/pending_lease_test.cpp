@@ -106,6 +106,28 @@ TEST_F(PendingLeases, KeepAnAnnouncedTensorInMemoryUntilTheyAreCancelled) {
   EXPECT_FALSE(runtime.in_memory(announced));
 }
 
+// Until they are polled, grants could be taken back.
+TEST_F(PendingLeases, ThatWaitFailOnceTheOthersAreHeld) {
+  std::vector<TensorId> tensors;
+  std::vector<PendingLease> pending;
+  std::vector<Lease> held;
+  for (int i = 0; i < 4; ++i) tensors.push_back(written());
+  ASSERT_TRUE(runtime.flush());
+  for (const TensorId tensor : tensors) pending.push_back(runtime.request(tensor, Access::modify));
+  simulation.run();
+
+  for (int i = 0; i < 2; ++i) held.push_back(pending[static_cast<std::size_t>(i)].poll().value().value());
+
+  for (std::size_t i = 2; i < 4; ++i) {
+    const auto refused = pending[i].poll();
+    ASSERT_TRUE(refused) << i;
+    EXPECT_EQ(refused->error().code(), ErrorCode::budget_too_small);
+  }
+  held.pop_back();
+  simulation.run();
+  EXPECT_TRUE(runtime.acquire(tensors[3], Access::modify));
+}
+
 TEST_F(PendingLeases, ThatAreRequestedLaterAreNoUsesBefore) {
   const TensorId later = written(), other = written();
   ASSERT_TRUE(runtime.flush());
