@@ -139,8 +139,9 @@ TEST_P(DeviceConformance, TellsWhenStreamsPassMarks) {
   const TimePoint created = Clock::steady().now();
   const auto clock = device().create_clock().value();
   // A clock compares itself with the host's when it is created: its times are as exact as that is short.
-  const TimePoint off = std::min<TimePoint>(Clock::steady().now() - created, std::chrono::milliseconds(50)) +
-                        std::chrono::milliseconds(1);
+  const TimePoint tolerance =
+      std::min<TimePoint>(Clock::steady().now() - created, std::chrono::milliseconds(50)) +
+      std::chrono::milliseconds(1);
   const auto one = device().create_stream().value(), other = device().create_stream().value();
   const DeviceSpan span = device().allocate(4096_B).value();
   // Marks that are released before their stream has passed them do not disturb those that have their numbers next.
@@ -154,9 +155,9 @@ TEST_P(DeviceConformance, TellsWhenStreamsPassMarks) {
 
   const auto first = clock->passed(before), last = clock->passed(after);
   ASSERT_TRUE(first && last);
-  EXPECT_GE(*first, created - off);
+  EXPECT_GE(*first, created - tolerance);
   EXPECT_LE(*first, *last);
-  EXPECT_LE(*last, Clock::steady().now() + off);
+  EXPECT_LE(*last, Clock::steady().now() + tolerance);
   EXPECT_TRUE(clock->status());
   device().release(span);
 }

@@ -342,7 +342,8 @@ std::optional<tiers::Reservation> HostResidency::reserve_early(TensorId tensor, 
   if (found_no_early_room_ == wanted) return std::nullopt;
   search_.begin(padded_size(tensor));
   const auto add = [this](TensorId candidate) { return !adds_room(candidate); };
-  // What leaves memory after its use gets the room of others that do: what gave way might be read once more.
+  // A tensor that leaves memory after its use waits for the room of others that leave it: a copy that is evicted
+  // instead might be read once more.
   const bool waits = !keeps(tensor) && stores_make_room(padded_size(tensor));
   if (waits || eviction_.walk_clean_used_from(evict_from, add)) {
     found_no_early_room_ = wanted;

@@ -340,8 +340,8 @@ double Replay::seconds_of(const AccessTrace::Tensor& tensor) const {
   return rate == 0 ? 0 : static_cast<double>(tensor.size.value()) / rate;
 }
 
-/// The trainer for the update, and that for the disk to take the tiles that it has changed: more would only fill the
-/// memory.
+/// The trainer waits for the update of what it uses. The update waits for the disk to take the tiles that it has
+/// changed: more of them would only fill the memory.
 bool Replay::must_wait(const Thread& thread, const AccessTrace::Use& use) const {
   if (&thread == &trainer_) return waits_for_update(use);
   return trace_.tensors[use.tensor].purpose == tiers::Purpose::optimizer_tile &&

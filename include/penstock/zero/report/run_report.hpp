@@ -34,8 +34,8 @@ struct RunReport {
   };
   struct Traffic {
     tiers::Purpose purpose{};
-    ByteCount read,
-        predicted_read;  ///< from the disk; the prediction is of the whole run so far, and an upper bound
+    ByteCount read;            ///< from the disk
+    ByteCount predicted_read;  ///< an upper bound, of the whole run so far
     ByteCount written, predicted_written;
     StepTraffic step, predicted_step;  ///< its part of RunReport::step_traffic and predicted_step_traffic
     bool operator==(const Traffic&) const = default;
