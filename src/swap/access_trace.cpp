@@ -1,13 +1,10 @@
 #include <penstock/swap/access_trace.hpp>
 
+#include "base/bounded_file.hpp"
 #include "base/replace_file.hpp"
 #include "swap/trace_rules.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <fstream>
-#include <iterator>
-#include <system_error>
 #include <utility>
 
 namespace penstock::swap {
@@ -53,6 +50,8 @@ Result<void> check_trace(const AccessTrace& trace) {
       return refused("size")
           .wanted("more than 0, at most " + to_string(trace_tensor_bytes_max))
           .got(tensor.size);
+    if (tensor.home_in_memory && !tensor.on_disk)
+      return refused("home_in_memory").wanted("false, as the tensor has no place on disk").got("true");
     if (static_cast<std::size_t>(tensor.purpose) >= tiers::purpose_count)
       return refused("purpose").wanted("an enumerator").got(unsigned(tensor.purpose));
   }
@@ -93,18 +92,8 @@ Result<void> save_trace(const AccessTrace& trace, const std::filesystem::path& f
 }
 
 Result<AccessTrace> load_trace(const std::filesystem::path& file) {
-  std::error_code failed;
-  const auto type = std::filesystem::status(file, failed).type();
-  if (type == std::filesystem::file_type::not_found)
-    return Error::from_errno("load_trace", ENOENT).object(file.string());
-  if (failed) return Error::from_errno("load_trace", failed.value()).object(file.string());
-  if (type != std::filesystem::file_type::regular)  // others may have no end
-    return Error::invalid_argument("load_trace").object(file.string()).reason("it is no regular file");
-  errno = 0;
-  std::ifstream stream(file, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  if (!stream.is_open() || stream.bad())
-    return Error::from_errno("load_trace", errno == 0 ? EIO : errno).object(file.string());
+  constexpr ByteCount size_max = 4_GiB;
+  PENSTOCK_TRY_ASSIGN(const std::string text, read_text_file("load_trace", file, "a trace", size_max));
   auto trace = parse_trace(text);
   if (!trace) return std::move(trace).error().note("file  " + file.string());
   return trace;

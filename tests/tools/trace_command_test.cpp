@@ -4,6 +4,7 @@
 #include <penstock/swap/access_trace.hpp>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -73,6 +74,15 @@ TEST_F(TraceCommand, SavesTheUsesOfAStepOfAModel) {
   EXPECT_GE(shards, 2u);
   EXPECT_EQ(gradients, 4u) << "the second and the third of three micro-batches, of two units";
   EXPECT_EQ(tiles, 2u);
+}
+
+TEST_F(TraceCommand, WaitsForNoWriterOfAPipe) {
+  ASSERT_EQ(::mkfifo(file("pipe").c_str(), 0600), 0);
+  const auto derived = derive("pipe");
+  EXPECT_EQ(derived.status, 2);
+  EXPECT_NE(derived.err.find("a pipe"), std::string::npos) << derived.err;
+  EXPECT_EQ(run_penstock({"config", "check", file("pipe")}).status, 2);
+  EXPECT_EQ(diff("pipe", "pipe").status, 2);
 }
 
 TEST_F(TraceCommand, PrintsTheFirstDifference) {

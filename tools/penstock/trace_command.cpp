@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 namespace penstock::tool {
 
@@ -31,6 +32,9 @@ struct DeriveOptions {
 /// A mistaken name must not cost a configuration or a checkpoint.
 Result<void> check_is_new_or_a_trace(const std::filesystem::path& file) {
   constexpr std::string_view begin_of_trace = "penstock-trace";
+  // Another thing than a file is refused when the trace is saved; to open a pipe would wait for its writer.
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(file, error)) return ok();
   std::ifstream stream(file, std::ios::binary);
   std::string begin(begin_of_trace.size(), '\0');
   stream.read(begin.data(), static_cast<std::streamsize>(begin.size()));
@@ -113,7 +117,7 @@ void add_derive_command(measure::CommandLine& trace, ExitStatus& status) {
       .range(1u, 65535u)
       .show_default();
   command.add_option("--nodes", options->nodes, "Nodes").range(1u, 65535u).show_default();
-  command.add_option("--rank", options->rank, "Which of all ranks").show_default();
+  command.add_option("--rank", options->rank, "Which of all ranks").range(0u, (1u << 24) - 1).show_default();
   command
       .add_option("--device-memory", options->device_memory,
                   "separate, as of a GPU, or host, for a run on the CPU")

@@ -1,5 +1,6 @@
 #include <penstock/zero/config/config_file.hpp>
 
+#include "base/bounded_file.hpp"
 #include "base/utf8.hpp"
 #include "zero/config/base64.hpp"
 #include "zero/config/check.hpp"
@@ -9,42 +10,12 @@
 #include "zero/config/rules.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <fstream>
 
 namespace penstock::zero {
 
 namespace {
 
 using config::Problem;
-
-/// The contents of a file. Bounded, since a device has no end.
-Result<std::string> read_all(const std::filesystem::path& file) {
-  constexpr std::size_t size_max = 16 << 20;
-  constexpr const char* operation = "Config::from_file";
-  errno = 0;
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream.is_open()) return Error::from_errno(operation, errno).object(file.string());
-  std::string text;
-  std::array<char, 65536> part;
-  while (stream.good() && text.size() <= size_max) {
-    stream.read(part.data(), part.size());  // sets badbit where the system call fails, for a directory too
-    text.append(part.data(), static_cast<std::size_t>(stream.gcount()));
-  }
-  if (stream.bad()) {
-    return Error::from_errno(operation, errno != 0 ? errno : EIO)
-        .object(file.string())
-        .reason("the configuration cannot be read");
-  }
-  if (text.size() > size_max) {
-    return Error::invalid_config(operation)
-        .object(file.string())
-        .reason("the file is too long for a configuration")
-        .wanted("at most " + to_string(ByteCount(size_max)));
-  }
-  return text;
-}
 
 /// Reports violations for keys without a reported problem; the others may be consequences of that problem.
 void report_violations(const Config& config, config::Reader& reader) {
@@ -106,12 +77,7 @@ Result<ConfigFile> ConfigFile::parse(std::string_view text, const std::string& n
 }
 
 Result<ConfigFile> ConfigFile::read(const std::filesystem::path& file, const Options& options) {
-  if (file.native().find('\0') != std::string::npos) {
-    return Error::invalid_argument("ConfigFile::read")
-        .object("file")
-        .reason("the name has a NUL character, at which it would end");
-  }
-  PENSTOCK_TRY_ASSIGN(const std::string text, read_all(file));
+  PENSTOCK_TRY_ASSIGN(const std::string text, read_text_file("Config::from_file", file, "a configuration"));
   return parse(text, file.string(), options);
 }
 

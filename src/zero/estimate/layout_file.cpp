@@ -1,10 +1,10 @@
 #include "zero/estimate/layout_file.hpp"
 
+#include "base/bounded_file.hpp"
 #include "zero/config/nearest.hpp"
 #include "zero/config/strict_reader.hpp"
 #include "zero/config/value.hpp"
 #include "zero/estimate/tensor_units.hpp"
-#include "zero/exchange/bounded_file.hpp"
 
 #include <algorithm>
 #include <initializer_list>
@@ -240,7 +240,7 @@ Result<ModelLayout> LayoutFile::parse(std::string_view text, const std::string& 
 }
 
 Result<ModelLayout> LayoutFile::read(const std::filesystem::path& file) {
-  PENSTOCK_TRY_ASSIGN(const std::string text, exchange::read_text_file(operation, file, "a layout"));
+  PENSTOCK_TRY_ASSIGN(const std::string text, read_text_file(operation, file, "a layout"));
   return parse(text, file.string());
 }
 

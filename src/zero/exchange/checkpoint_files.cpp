@@ -1,8 +1,8 @@
 #include "zero/exchange/checkpoint_files.hpp"
 
+#include "base/bounded_file.hpp"
 #include "zero/config/config_error.hpp"
 #include "zero/config/hjson.hpp"
-#include "zero/exchange/bounded_file.hpp"
 
 #include <iterator>
 #include <map>

@@ -1,7 +1,7 @@
 #include "zero/exchange/safetensors_header.hpp"
 
+#include "base/bounded_file.hpp"
 #include "zero/config/json_text.hpp"
-#include "zero/exchange/bounded_file.hpp"
 
 #include <json/json.h>
 #include <algorithm>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "zero/exchange/bounded_file.hpp"
+#include "base/bounded_file.hpp"
 #include "zero/exchange/checkpoint_files.hpp"
 
 #include <penstock/base/result.hpp>

@@ -1,8 +1,8 @@
 #include "zero/simulate/machine_file.hpp"
 
+#include "base/bounded_file.hpp"
 #include "zero/config/strict_reader.hpp"
 #include "zero/config/value.hpp"
-#include "zero/exchange/bounded_file.hpp"
 
 #include <algorithm>
 #include <array>
@@ -15,10 +15,11 @@ namespace {
 constexpr const char* operation = "MachineFile::parse";
 struct Bounds {
   double least = 0, most = 0;
+  bool is_rate = true;  // bytes a second, or else bytes
 };
 /// Beyond what there is, so that a unit was meant otherwise.
-constexpr Bounds disk_rate{64 << 10, 1e12}, other_rate{64 << 10, 1e14}, endurance_bounds{1e9, 1e19},
-    memory_size{1 << 20, 1e15};
+constexpr Bounds disk_rate{64 << 10, 1e12}, other_rate{64 << 10, 1e14}, endurance_bounds{1e9, 1e19, false},
+    memory_size{1 << 20, 1e15, false};
 /// A disk that reads and writes is slower than one that does either, but not by more.
 constexpr double mixed_least = 0.05;
 constexpr std::uint32_t disks_max = 64;
@@ -45,7 +46,8 @@ double number(config::StrictReader& reader, const Json::Value& object, const std
   if (value >= bounds.least && value <= bounds.most) return value;
   const auto text = [](double bytes) { return to_string(ByteCount(static_cast<std::uint64_t>(bytes))); };
   reader.report(json.isNull() ? object : json, path.empty() ? key : path + "." + key,
-                "wanted bytes, such as \"3.4 GB\", from " + text(bounds.least) + " to " + text(bounds.most) +
+                "wanted bytes" + std::string(bounds.is_rate ? " a second" : "") +
+                    ", such as \"3.4 GB\", from " + text(bounds.least) + " to " + text(bounds.most) +
                     got(json));
   return bounds.least;
 }
@@ -170,15 +172,16 @@ void read_root(config::StrictReader& reader, const Json::Value& root, Machine& m
 
 Result<Machine> MachineFile::parse(std::string_view text, const std::string& name) {
   return config::read_strictly(operation, name, "the machine", "\"disk\"", text,
-                               [](config::StrictReader& reader, const Json::Value& root) {
+                               [&](config::StrictReader& reader, const Json::Value& root) {
                                  Machine machine;
+                                 machine.file = name;
                                  read_root(reader, root, machine);
                                  return machine;
                                });
 }
 
 Result<Machine> MachineFile::read(const std::filesystem::path& file) {
-  PENSTOCK_TRY_ASSIGN(const std::string text, exchange::read_text_file(operation, file, "a machine"));
+  PENSTOCK_TRY_ASSIGN(const std::string text, read_text_file(operation, file, "a machine"));
   return parse(text, file.string());
 }
 

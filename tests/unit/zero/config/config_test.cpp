@@ -215,8 +215,9 @@ TEST(Config, ReadsItsOwnBlockWithBytesAsNumbersOrStrings) {
   EXPECT_EQ(config->penstock.threads, 2u);
   for (const char* bad :
        {R"({"host_budget": "160 apples"})", R"({"host_budget": "-1MiB"})", R"({"host_budget": ""})",
-        R"({"host_budget": "99999999TiB"})", R"({"tile_elements": 20000})", R"({"unit_elements_max": -1})",
-        R"({"tiles_in_flight": 0})", R"({"io_deadline_seconds": 0})", R"({"reduction": "Exact"})"}) {
+        R"({"host_budget": "1.5"})", R"({"host_budget": "0.5 B"})", R"({"host_budget": "99999999TiB"})",
+        R"({"tile_elements": 20000})", R"({"unit_elements_max": -1})", R"({"tiles_in_flight": 0})",
+        R"({"io_deadline_seconds": 0})", R"({"reduction": "Exact"})"}) {
     EXPECT_FALSE(read("{\"train_batch_size\": 8, \"penstock\": " + std::string(bad) + "}")) << bad;
   }
 }
@@ -338,14 +339,20 @@ TEST(Config, NotesPathWeightsWithoutPaths) {
 
 TEST(Config, ReportsAFileThatCannotBeReadToItsEnd) {
   const auto unreadable = Config::from_file("/proc/self/mem", 1);
+  test::ScratchDirectory directory;
+  std::ofstream(directory.path() / "long.json") << std::string((16 << 20) + 1, ' ');
   const auto endless = Config::from_file("/dev/zero", 1);
+  const auto long_one = Config::from_file(directory.path() / "long.json", 1);
 
   ASSERT_FALSE(unreadable);
   EXPECT_EQ(unreadable.error().code(), ErrorCode::io);
   EXPECT_TRUE(contains(unreadable.error().message(), "/proc/self/mem")) << unreadable.error().message();
   ASSERT_FALSE(endless);
-  EXPECT_EQ(endless.error().code(), ErrorCode::invalid_config);
-  EXPECT_TRUE(contains(endless.error().message(), "too long")) << endless.error().message();
+  EXPECT_EQ(endless.error().code(), ErrorCode::invalid_argument);
+  EXPECT_TRUE(contains(endless.error().message(), "wanted a regular file")) << endless.error().message();
+  ASSERT_FALSE(long_one);
+  EXPECT_EQ(long_one.error().code(), ErrorCode::invalid_config);
+  EXPECT_TRUE(contains(long_one.error().message(), "too long")) << long_one.error().message();
 }
 
 TEST(Config, ReadsAFileAndNamesOneThatItCannotRead) {
