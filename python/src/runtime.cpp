@@ -446,9 +446,8 @@ pages; NoSpace, where the machine has no memory to take; FailedState, when it is
 as "train".
 
 Raises FailedState, if none has begun; InvalidArgument, for a label with a control character, after which the recording
-goes on, and for a tensor whose name is empty or has one, after which it is lost. Of the file, which is as before:
-InvalidArgument, for a directory, a device, a pipe or a socket, and other errors of files; a repeated call saves what was
-recorded until the first one, with its label.)")
+goes on. Of the file, which is as before: InvalidArgument, for a directory, a device, a pipe or a socket, and other errors
+of files; a repeated call saves what was recorded until the first one, with its label.)")
       .def(
           "predict_trace", &Runtime::predict_trace, nb::arg("file"),
           R"(Predicts that the round that begins now, and the next ones, have the uses of the file: from the first use

@@ -72,7 +72,7 @@ class Reader {
     return refused("\"label\", \"tensor\", \"use\" or \"end\"", kind);
   }
   Result<AccessTrace> end() && {
-    if (number_ == 0) return refused("the first line of a trace", "nothing");
+    if (number_ == 0) return refused("the first line of a trace", "");
     if (!has_end_)
       return refused("a last line \"end " + std::to_string(trace_.uses.size()) +
                          "\": the file was cut, or is of a version that wrote none",
@@ -135,6 +135,7 @@ class Reader {
       }
     }
     if (places != 1) return refused("disk or memory among its properties", all);
+    if (tensor.home_in_memory && !tensor.on_disk) return refused("disk with home: its place is there", all);
     return ok();
   }
 

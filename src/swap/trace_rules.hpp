@@ -6,9 +6,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
-// What check_trace() and the reader of a trace file refuse.
+// What check_trace() and the reader of a trace file refuse, and names that they do not.
 
 namespace penstock::swap {
 
@@ -21,6 +22,11 @@ inline constexpr ByteCount trace_tensor_bytes_max(std::uint64_t{1} << 42);
   for (std::size_t i = 0; i < text.size(); ++i)
     if (control_character_at(text, i) > 0) return true;
   return false;
+}
+
+/// That of a tensor of a runtime, which may have any name, in a trace.
+[[nodiscard]] inline std::string name_in_trace(const std::string& name) {
+  return name.empty() ? "unnamed" : escape_control_characters(name, "");
 }
 
 }  // namespace penstock::swap

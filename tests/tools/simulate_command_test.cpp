@@ -106,6 +106,22 @@ TEST_F(SimulateCommand, BeginsATileOfAnUpdateWithSoManyStoresPending) {
   EXPECT_GT(seconds({"--stores-max", "0"}), seconds({}) + 8 * 0.5);
 }
 
+TEST_F(SimulateCommand, NamesTheRangeOfANumber) {
+  const auto expect_refused = [&](const char* option, const char* value, const char* said) {
+    const auto result = run({"--host-budget", "1MiB", option, value});
+    EXPECT_EQ(result.status, 2);
+    EXPECT_NE(result.err.find(said), std::string::npos) << result.err;
+  };
+  expect_refused("--stores-max", "-1", "not in range 0 to 4096");
+  expect_refused("--dropped-ahead", "5000", "not in range 0 to 4096");
+  expect_refused("--lookahead", "much", "wanted a number of bytes below 16384 PiB");
+  expect_refused("--reuse-distance-max", "1", "--eviction");
+  EXPECT_EQ(run({"--host-budget", "1MiB", "--lookahead", "0 MiB"}).status, 0);
+  const auto fraction = run({"--host-budget", "1.5"});
+  EXPECT_EQ(fraction.status, 2);
+  EXPECT_NE(fraction.err.find("--host-budget"), std::string::npos) << fraction.err;
+}
+
 class SimulateModel : public SimulateCommand {
  protected:
   SimulateModel() {
@@ -238,6 +254,7 @@ TEST_F(SimulateModel, RefusesWhatItCannotUse) {
   const auto bare = run_penstock({"simulate", "--model", "gpt2", "--config", file("config"), "--machine",
                                   file("machine"), "--tokens", "1024"});
   EXPECT_NE(bare.err.find("device.flops"), std::string::npos) << bare.err;
+  EXPECT_NE(bare.err.find("where   " + file("machine")), std::string::npos) << bare.err;
   std::ofstream(file("node"))
       << R"({"disk": {"read": "6 GB", "write": "4 GB", "mixed": "5 GB"}, "update": "20 GB",
       "device": {"flops": 1e14, "memory": "40 GB"}})";

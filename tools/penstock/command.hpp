@@ -53,13 +53,15 @@ inline ExitStatus fail(const Error& error) {
   return usage ? bad_usage : failed;
 }
 
-/// A number of bytes above 0: "64GiB". Errors: invalid_argument, naming the option.
-inline Result<ByteCount> parse_size(const char* operation, const char* option, const std::string& text) {
+/// A number of bytes from `least`, which is 0 or 1, on: "64GiB". Errors: invalid_argument, naming the option.
+inline Result<ByteCount> parse_size(const char* operation, const char* option, const std::string& text,
+                                    ByteCount least = 1_B) {
   const auto bytes = zero::config::parse_bytes(text);
-  if (bytes && *bytes > 0) return ByteCount(*bytes);
+  if (bytes && ByteCount(*bytes) >= least) return ByteCount(*bytes);
   return Error::invalid_argument(operation)
       .object(option)
-      .wanted("a number of bytes above 0 and below 16384 PiB, such as 64GiB")
+      .wanted("a number of bytes " + std::string(least.is_zero() ? "" : "above 0 and ") +
+              "below 16384 PiB, such as 64GiB")
       .got(text);
 }
 

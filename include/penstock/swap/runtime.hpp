@@ -76,9 +76,11 @@ class Runtime {
 
   /// Begins to record the uses, those with Use::recorded, until end_trace(). What was recorded before is forgotten.
   void begin_trace();
-  /// The uses since begin_trace(), whose tensors may have been removed meanwhile.
+  /// The uses since begin_trace(), whose tensors may have been removed meanwhile. In their names control characters
+  /// are shown by their numbers, as "\x1b"; one that is empty is "unnamed".
   ///
-  /// Errors: failed_state, without begin_trace(); those of check_trace(), for the label and names.
+  /// Errors: failed_state, without begin_trace(); invalid_argument, for a label with a control character, after which
+  /// the recording goes on.
   [[nodiscard]] Result<AccessTrace> end_trace(std::string label);
   /// Predicts that the round that begins now, and the next ones, have the uses of `trace`: eviction and prefetch plan
   /// it as if a round like it had ended. The first use is loaded when it is requested, the others ahead. Its tensors

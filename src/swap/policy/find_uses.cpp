@@ -1,7 +1,9 @@
 #include "swap/policy/find_uses.hpp"
 
+#include "swap/trace_rules.hpp"
+
 #include <deque>
-#include <string_view>
+#include <string>
 #include <unordered_map>
 
 namespace penstock::swap {
@@ -9,8 +11,9 @@ namespace penstock::swap {
 using tiers::TensorId;
 
 Result<std::vector<NextUses::Use>> find_uses(const AccessTrace& trace, const tiers::TensorStore& store) {
-  std::unordered_map<std::string_view, std::deque<TensorId>> by_name;
-  for (const TensorId tensor : store.tensors()) by_name[store.description(tensor).name].push_back(tensor);
+  std::unordered_map<std::string, std::deque<TensorId>> by_name;
+  for (const TensorId tensor : store.tensors())
+    by_name[name_in_trace(store.description(tensor).name)].push_back(tensor);
   std::vector<TensorId> found;
   for (const auto& tensor : trace.tensors) {
     const auto refused = [&](const char* reason) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "swap/trace_rules.hpp"
+
 #include <penstock/swap/access_trace.hpp>
 #include <penstock/tiers/store/tensor.hpp>
 
@@ -15,13 +17,13 @@ class TraceRecorder {
   void use(tiers::TensorId tensor, const tiers::TensorDescription& description, Access access) {
     const auto [found, is_new] = numbers_.emplace(tensor, static_cast<std::uint32_t>(trace_.tensors.size()));
     if (is_new) {
-      trace_.tensors.push_back({.name = description.name,
+      trace_.tensors.push_back({.name = name_in_trace(description.name),
                                 .size = description.size,
                                 .purpose = description.purpose,
                                 .on_disk = description.extent.has_value(),
                                 .write_behind = description.write_behind,
                                 .retain = description.retain,
-                                .home_in_memory = description.home_in_memory,
+                                .home_in_memory = description.home_in_memory && description.extent,
                                 .transient = description.transient});
     }
     trace_.uses.push_back({found->second, access});

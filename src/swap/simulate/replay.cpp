@@ -51,24 +51,14 @@ std::vector<std::string> names_of(std::size_t disks) {
 
 }  // namespace
 
-bool is_update(const AccessTrace& trace, const AccessTrace::Use& use) {
-  switch (trace.tensors[use.tensor].purpose) {
-    case tiers::Purpose::optimizer_tile: return true;
-    case tiers::Purpose::gradient_shard: return use.access == Access::read;
-    case tiers::Purpose::parameter_shard: return use.access != Access::read;
-    default: return false;
-  }
-}
-
 Result<std::unique_ptr<Replay>> Replay::create(const AccessTrace& trace, const ReplayOptions& options) {
   PENSTOCK_TRY(check_trace(trace));
   if (options.costs) PENSTOCK_TRY(check_costs(*options.costs));
-  PENSTOCK_TRY(check_budget(trace, options.host_budget, alignment));
-  std::unique_ptr<Replay> replay(new Replay(trace, options));
-  replay->find_discarded();
+  StepUses uses = StepUses::divide(trace, options.update_beside, options.update_in_backward);
+  PENSTOCK_TRY(check_budget(trace, uses, options.host_budget, alignment));
+  std::unique_ptr<Replay> replay(new Replay(trace, std::move(uses), options));
   PENSTOCK_TRY(replay->add_tensors());
   PENSTOCK_TRY(replay->fill_memory());
-  replay->divide_uses(options.update_beside);
   if (options.predicted) {
     std::vector<NextUses::Use> order;
     order.reserve(trace.uses.size());
@@ -78,8 +68,9 @@ Result<std::unique_ptr<Replay>> Replay::create(const AccessTrace& trace, const R
   return replay;
 }
 
-Replay::Replay(const AccessTrace& trace, const ReplayOptions& options)
+Replay::Replay(const AccessTrace& trace, StepUses uses, const ReplayOptions& options)
     : trace_(trace),
+      uses_(std::move(uses)),
       costs_(options.costs),
       dropped_ahead_(options.dropped_ahead),
       dropped_between_(options.dropped_between),
@@ -93,7 +84,19 @@ Replay::Replay(const AccessTrace& trace, const ReplayOptions& options)
                   .reuse_distance_max = options.reuse_distance_max,
                   .lookahead = options.lookahead,
                   .file_names = names_of(costs_ ? costs_->disks.size() : 1)}),
-      disks_(rates_of(costs_)) {}
+      disks_(rates_of(costs_)),
+      trainer_(uses_.of_trainer, trace),
+      update_(uses_.of_update, trace),
+      flats_(uses_.flats.size()) {
+  trainer_.end = trainer_.uses.size();
+}
+
+Replay::Thread::Thread(const std::vector<std::uint32_t>& made, const AccessTrace& trace) : uses(made) {
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    const auto& tensor = trace.tensors[trace.uses[uses[i]].tensor];
+    if (tensor.on_disk && !tensor.retain) dropped.push_back(i);
+  }
+}
 
 Result<void> Replay::add_tensors() {
   tensors_.reserve(trace_.tensors.size());
@@ -150,74 +153,6 @@ Result<void> Replay::put_on_disk(TensorId tensor) {
   return ok();
 }
 
-/// The trainer makes all uses, or those that are not the update's.
-void Replay::divide_uses(bool update_beside) {
-  for (std::uint32_t i = 0; i < trace_.uses.size(); ++i)
-    (update_beside && is_update(trace_, trace_.uses[i]) ? update_ : trainer_).uses.push_back(i);
-  for (Thread* const thread : {&trainer_, &update_}) {
-    for (std::size_t i = 0; i < thread->uses.size(); ++i) {
-      const auto& tensor = trace_.tensors[trace_.uses[thread->uses[i]].tensor];
-      if (tensor.on_disk && !tensor.retain) thread->dropped.push_back(i);
-    }
-  }
-  trainer_.end = trainer_.uses.size();
-  flat_of_.resize(trace_.tensors.size());
-  divide_update();
-}
-
-void Replay::divide_update() {
-  for (std::size_t i = 0; i < update_.uses.size(); ++i) {
-    if (flats_.empty() || begins_flat(i)) flats_.push_back({.begin = i, .end = i});
-    flats_.back().end = i + 1;
-    flat_of_[trace_.uses[update_.uses[i]].tensor] = static_cast<std::uint32_t>(flats_.size() - 1);
-  }
-  if (!update_in_backward_) return;
-  // The last use counts, and that of a gradient before that of a shard.
-  for (const auto purpose : {tiers::Purpose::parameter_shard, tiers::Purpose::gradient_shard}) {
-    for (std::size_t i = 0; i < trainer_.uses.size(); ++i) {
-      const std::uint32_t tensor = trace_.uses[trainer_.uses[i]].tensor;
-      if (flat_of_[tensor] && trace_.tensors[tensor].purpose == purpose)
-        flats_[*flat_of_[tensor]].added_at = i + 1;
-    }
-  }
-  for (std::uint32_t flat = 0; flat < flats_.size(); ++flat)
-    if (flats_[flat].added_at > 0) added_after_.push_back(flat);
-  std::stable_sort(added_after_.begin(), added_after_.end(),
-                   [this](auto a, auto b) { return flats_[a].added_at < flats_[b].added_at; });
-}
-
-/// Gradients on disk, as an engine's: the update reads them once, and then they are overwritten.
-void Replay::find_discarded() {
-  struct Uses {
-    std::optional<Access> first;
-    Access last{};
-    std::uint32_t reads = 0;
-  };
-  std::vector<Uses> uses(trace_.tensors.size());
-  for (const auto& [tensor, access] : trace_.uses) {
-    Uses& of_tensor = uses[tensor];
-    if (!of_tensor.first) of_tensor.first = access;
-    of_tensor.last = access;
-    if (access == Access::read) ++of_tensor.reads;
-  }
-  for (std::size_t i = 0; i < uses.size(); ++i) {
-    const auto& tensor = trace_.tensors[i];
-    is_discarded_.push_back(tensor.on_disk && tensor.purpose == tiers::Purpose::gradient_shard &&
-                            uses[i].first == Access::overwrite && uses[i].last == Access::read &&
-                            uses[i].reads == 1);
-  }
-}
-
-/// Whether the update's use is the first one of a flat: its gradient, or its shard if that gradient is elsewhere.
-bool Replay::begins_flat(std::size_t update_use) const {
-  const auto purpose = [&](std::size_t i) {
-    return trace_.tensors[trace_.uses[update_.uses[i]].tensor].purpose;
-  };
-  if (purpose(update_use) == tiers::Purpose::gradient_shard) return true;
-  return purpose(update_use) == tiers::Purpose::parameter_shard &&
-         (update_use == 0 || purpose(update_use - 1) != tiers::Purpose::gradient_shard);
-}
-
 Result<ReplayedRound> Replay::round() {
   const auto before = traffic();
   const double began = disks_.now();
@@ -227,9 +162,9 @@ Result<ReplayedRound> Replay::round() {
   has_gradient_ = false;
   if (of_last_round_ == 0) ask_for_flats(dropped_between_);
   while (!trainer_.is_done() || of_last_round_ > 0) PENSTOCK_TRY(go_on());
-  for (Flat& flat : flats_) {
-    if (flat.added_at == 0) add_flat(flat, /*of_last_round=*/true);
-    if (flat.waits && !std::exchange(flat.of_last_round, true)) ++of_last_round_;
+  for (std::uint32_t i = 0; i < flats_.size(); ++i) {
+    if (uses_.flats[i].added_at == 0) add_flat(i, /*of_last_round=*/true);
+    if (Flat& flat = flats_[i]; flat.waits && !std::exchange(flat.of_last_round, true)) ++of_last_round_;
   }
   residency_.end_round();
   residency_.advance();
@@ -293,8 +228,11 @@ Result<bool> Replay::begin_use(Thread& thread) {
   const auto outcome = residency_.take(*thread.request);
   if (!outcome) return false;
   thread.request.reset();
-  if (!*outcome)
-    return Error(outcome->error()).note("use  " + std::to_string(thread.uses[thread.next]) + " of the trace");
+  if (!*outcome) {
+    return Error(outcome->error())
+        .note("use  " + std::to_string(thread.uses[thread.next]) + " of the trace")
+        .advice("raise the host budget, or use smaller units or tiles");
+  }
   residency_.record_use(tensor, access);  // with the grant, as Runtime::acquire()
   residency_.advance();
   thread.computes = true;
@@ -322,17 +260,20 @@ void Replay::ask_ahead(const Thread& thread) {
 
 /// For those that wait, then those that are added next, as far as that is known.
 void Replay::ask_for_flats(std::uint32_t count) {
-  const auto ask = [&](const Flat& flat) { count = ask_ahead(update_, flat.begin, flat.end, count); };
+  const auto ask = [&](const StepUses::Flat& flat) {
+    count = ask_ahead(update_, flat.begin, flat.end, count);
+  };
   if (update_.dropped.empty()) return;
   std::uint32_t seen = 0;
   for (std::uint32_t flat = first_waiting_; count > 0 && seen < waiting_; ++flat) {
     if (!flats_[flat].waits) continue;
     ++seen;
-    if (update_.is_done() || flat != updating_) ask(flats_[flat]);
+    if (update_.is_done() || flat != updating_) ask(uses_.flats[flat]);
   }
   if (of_last_round_ > 0) return;
-  for (std::size_t i = next_added_; count > 0 && i < added_after_.size(); ++i) ask(flats_[added_after_[i]]);
-  for (std::size_t i = 0; count > 0 && !update_in_backward_ && i < flats_.size(); ++i) ask(flats_[i]);
+  for (std::size_t i = next_added_; count > 0 && i < uses_.added_after.size(); ++i)
+    ask(uses_.flats[uses_.added_after[i]]);
+  for (std::size_t i = 0; count > 0 && !update_in_backward_ && i < flats_.size(); ++i) ask(uses_.flats[i]);
 }
 
 double Replay::seconds_of(const AccessTrace::Tensor& tensor) const {
@@ -350,15 +291,17 @@ bool Replay::must_wait(const Thread& thread, const AccessTrace::Use& use) const 
 
 bool Replay::waits_for_update(const AccessTrace::Use& use) const {
   if (trace_.tensors[use.tensor].purpose == tiers::Purpose::gradient_shard) return of_last_round_ > 0;
-  return flat_of_[use.tensor] && flats_[*flat_of_[use.tensor]].waits;
+  const auto flat = uses_.flat_of[use.tensor];
+  return flat && flats_[*flat].waits;
 }
 
-void Replay::add_flat(Flat& flat, bool of_last_round) {
+void Replay::add_flat(std::uint32_t number, bool of_last_round) {
+  Flat& flat = flats_[number];
   flat.waits = true;
   flat.of_last_round = of_last_round;
   ++waiting_;
   if (of_last_round) ++of_last_round_;
-  first_waiting_ = std::min(first_waiting_, static_cast<std::uint32_t>(&flat - flats_.data()));
+  first_waiting_ = std::min(first_waiting_, number);
   if (update_.is_done()) begin_flat();
 }
 
@@ -366,8 +309,8 @@ void Replay::begin_flat() {
   if (waiting_ == 0) return;
   while (!flats_[first_waiting_].waits) ++first_waiting_;
   updating_ = first_waiting_;
-  update_.next = flats_[updating_].begin;
-  update_.end = flats_[updating_].end;
+  update_.next = uses_.flats[updating_].begin;
+  update_.end = uses_.flats[updating_].end;
 }
 
 void Replay::end_flat() {
@@ -393,9 +336,9 @@ void Replay::end_use(Thread& thread) {
   if (&thread == &update_) {
     if (thread.is_done()) end_flat();
   } else {
-    for (; next_added_ < added_after_.size(); ++next_added_) {
-      Flat& flat = flats_[added_after_[next_added_]];
-      if (flat.added_at > thread.next) break;
+    for (; next_added_ < uses_.added_after.size(); ++next_added_) {
+      const std::uint32_t flat = uses_.added_after[next_added_];
+      if (uses_.flats[flat].added_at > thread.next) break;
       add_flat(flat, /*of_last_round=*/false);
     }
   }
@@ -404,7 +347,7 @@ void Replay::end_use(Thread& thread) {
 
 void Replay::release(const AccessTrace::Use& use) {
   residency_.release(tensors_[use.tensor], use.access);
-  if (is_discarded_[use.tensor] && use.access == Access::read) residency_.discard(tensors_[use.tensor]);
+  if (uses_.is_discarded[use.tensor] && use.access == Access::read) residency_.discard(tensors_[use.tensor]);
   residency_.advance();
 }
 

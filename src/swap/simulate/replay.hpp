@@ -3,6 +3,7 @@
 #include "swap/path/extent_allocator.hpp"
 #include "swap/residency/host_residency.hpp"
 #include "swap/simulate/simulated_disks.hpp"
+#include "swap/simulate/step_uses.hpp"
 #include "tiers/store/memory_budget.hpp"
 #include "tiers/store/tensor_store.hpp"
 
@@ -60,9 +61,6 @@ struct ReplayOptions {
   std::size_t stores_max = std::numeric_limits<std::size_t>::max();
 };
 
-/// Whether the use is one of an engine's update: any of an optimizer tile, reads of gradients and writes of shards.
-[[nodiscard]] bool is_update(const AccessTrace& trace, const AccessTrace::Use& use);
-
 /// What a round has moved, and with ReplayCosts the seconds that it has taken: `seconds` is the sum of the next four.
 struct ReplayedRound {
   struct Traffic {
@@ -108,34 +106,30 @@ class Replay : private HostResidency::Effects {
  private:
   /// Makes uses, one after the other.
   struct Thread {
-    std::vector<std::uint32_t> uses;        // their numbers in the trace
-    std::vector<std::size_t> dropped = {};  // of `uses`, those of tensors on disk that are dropped after use
-    std::size_t next = 0, end = 0;          // of `uses`: the next one, and where those end that it makes now
-    std::optional<RequestId> request = {};  // for the next one
-    bool computes = false;                  // holds it
-    double left = 0;                        // seconds, if no other computes
+    /// That of the uses `made`, which outlive it.
+    Thread(const std::vector<std::uint32_t>& made, const AccessTrace& trace);
+    const std::vector<std::uint32_t>& uses;  // their numbers in the trace
+    std::vector<std::size_t> dropped = {};   // of `uses`, those of tensors on disk that are dropped after use
+    std::size_t next = 0, end = 0;           // of `uses`: the next one, and where those end that it makes now
+    std::optional<RequestId> request = {};   // for the next one
+    bool computes = false;                   // holds it
+    double left = 0;                         // seconds, if no other computes
     std::vector<AccessTrace::Use> held = {};
 
     [[nodiscard]] bool is_done() const { return next == end; }
   };
-  /// What an update does for a flat.
   struct Flat {
-    std::size_t begin, end;      // of the update's uses
-    std::size_t added_at = 0;    // how many uses of the trainer end before it waits for its update; 0: all
     bool waits = false;          // for its update, or is being updated
     bool of_last_round = false;  // whether that is of the round before
   };
 
-  Replay(const AccessTrace& trace, const ReplayOptions& options);
+  Replay(const AccessTrace& trace, StepUses uses, const ReplayOptions& options);
   Result<void> add_tensors();
   Result<void> add(const AccessTrace::Tensor& tensor);
   Result<void> put_on_disk(tiers::TensorId tensor);
   Result<void> fill_memory();
-  void divide_uses(bool update_beside);
-  void divide_update();
-  void find_discarded();
   /// The flat is to be updated, of this round or of the one before.
-  void add_flat(Flat& flat, bool of_last_round);
+  void add_flat(std::uint32_t number, bool of_last_round);
   void begin_flat();
   void end_flat();
   Result<void> go_on();
@@ -154,7 +148,6 @@ class Replay : private HostResidency::Effects {
   [[nodiscard]] double seconds_of(const AccessTrace::Tensor& tensor) const;
   [[nodiscard]] bool must_wait(const Thread& thread, const AccessTrace::Use& use) const;
   [[nodiscard]] bool waits_for_update(const AccessTrace::Use& use) const;
-  [[nodiscard]] bool begins_flat(std::size_t update_use) const;
   void finish(const SimulatedDisks::Transfer& transfer);
   void finish_transfers();
 
@@ -164,6 +157,7 @@ class Replay : private HostResidency::Effects {
   void drop(tiers::TensorId) override {}
 
   const AccessTrace& trace_;
+  const StepUses uses_;
   const std::optional<ReplayCosts> costs_;
   const std::uint32_t dropped_ahead_, dropped_between_;
   const bool update_in_backward_;
@@ -176,14 +170,11 @@ class Replay : private HostResidency::Effects {
   std::vector<tiers::TensorId> tensors_;  // by their numbers in the trace
   SimulatedDisks disks_;
   Thread trainer_, update_;
-  bool has_gradient_ = false;  // in this round
-  std::vector<Flat> flats_;
-  std::vector<std::optional<std::uint32_t>> flat_of_;  // by tensor of the trace
-  std::vector<bool> is_discarded_;                     // by tensor of the trace: once an update has read it
-  std::vector<std::uint32_t> added_after_;             // flats, in the order of `added_at`
-  std::size_t next_added_ = 0;                         // of these
-  std::uint32_t updating_ = 0;                         // the flat, unless update_ is done
-  std::uint32_t first_waiting_ = 0;                    // none before it waits
+  bool has_gradient_ = false;                      // in this round
+  std::vector<Flat> flats_;                        // those of uses_
+  std::size_t next_added_ = 0;                     // of uses_.added_after
+  std::uint32_t updating_ = 0;                     // the flat, unless update_ is done
+  std::uint32_t first_waiting_ = 0;                // none before it waits
   std::uint32_t waiting_ = 0, of_last_round_ = 0;  // how many flats wait, and how many of the round before
   ReplayedRound round_;                            // the current one
 };

@@ -33,26 +33,44 @@ Result<void> check_costs(const ReplayCosts& costs) {
   return ok();
 }
 
-Result<void> check_budget(const AccessTrace& trace, ByteCount budget, Alignment alignment) {
-  ByteCount staying, largest;
-  const AccessTrace::Tensor* largest_tensor = nullptr;
-  for (const auto& tensor : trace.tensors) {
-    const ByteCount size = round_up(tensor.size, alignment);
-    if (!tensor.on_disk && !tensor.transient) {
-      staying += size;
-    } else if (size > largest) {
-      largest = size;
-      largest_tensor = &tensor;
+Result<void> check_budget(const AccessTrace& trace, const StepUses& uses, ByteCount budget,
+                          Alignment alignment) {
+  ByteCount staying;
+  for (const auto& tensor : trace.tensors)
+    if (!tensor.on_disk && !tensor.transient) staying += round_up(tensor.size, alignment);
+  const auto moving_size = [&](std::uint32_t number) {
+    const auto& tensor = trace.tensors[number];
+    return tensor.on_disk || tensor.transient ? round_up(tensor.size, alignment) : ByteCount();
+  };
+  // The trainer holds one at a time, the update those of a flat and one of its tiles.
+  ByteCount together;
+  const AccessTrace::Tensor* last = nullptr;
+  const auto consider = [&](std::uint32_t tensor, ByteCount held) {
+    if (held + moving_size(tensor) <= together) return;
+    together = held + moving_size(tensor);
+    last = &trace.tensors[tensor];
+  };
+  for (std::uint32_t i = 0; i < trace.tensors.size(); ++i) consider(i, {});
+  ByteCount largest = together;
+  for (const auto& [begin, end, added_at] : uses.flats) {
+    ByteCount held;
+    for (std::size_t i = begin; i < end; ++i) {
+      const std::uint32_t tensor = trace.uses[uses.of_update[i]].tensor;
+      consider(tensor, held);
+      if (trace.tensors[tensor].purpose != tiers::Purpose::optimizer_tile) held += moving_size(tensor);
     }
   }
-  if (staying + largest <= budget) return ok();
+  if (staying + together <= budget) return ok();
   std::string reason =
       "the host budget is too small for the trace: " + to_string(staying) + " stay in memory";
-  if (largest_tensor != nullptr)
-    reason += ", and the largest other tensor, " + largest_tensor->name + ", has " + to_string(largest);
+  if (last != nullptr && together > largest) {
+    reason += ", and the update holds " + to_string(together) + " with " + last->name;
+  } else if (last != nullptr) {
+    reason += ", and the largest other tensor, " + last->name + ", has " + to_string(largest);
+  }
   return Error(ErrorCode::budget_too_small, "Replay::create")
       .reason(reason)
-      .wanted("at least " + to_exact_string(staying + largest))
+      .wanted("at least " + to_exact_string(staying + together))
       .got(to_exact_string(budget))
       .advice("raise the budget, or use smaller units or tiles");
 }

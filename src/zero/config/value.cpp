@@ -291,6 +291,7 @@ tl::expected<std::uint64_t, std::string> parse_bytes(const std::string& text) {
   for (const Unit& known : units) {
     if (parsed.ec != std::errc() || unit != lower(std::string(known.name))) continue;
     const double bytes = number * known.bytes;
+    if (known.bytes == 1 && number != std::floor(number)) break;
     if (bytes > count_max) return too_many_bytes('"' + text + '"');
     if (bytes >= 0) return static_cast<std::uint64_t>(bytes);
   }

@@ -16,7 +16,11 @@ Result<void> save_report(const RunReport& report, const std::filesystem::path& f
     case ReportFormat::text: text = to_text(report); break;
     case ReportFormat::json: text = to_json(report); break;
     case ReportFormat::prometheus: text = to_prometheus(report); break;
-    default: return Error::invalid_argument("save_report").object("format").reason("there is no such format");
+    default:
+      return Error::invalid_argument("save_report")
+          .object("format")
+          .wanted("an enumerator")
+          .got(unsigned(format));
   }
   return replace_file("save_report", file, text);
 }

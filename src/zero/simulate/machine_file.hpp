@@ -14,8 +14,9 @@ namespace penstock::zero::simulate {
 /// A machine that a file describes, see docs/simulation.md.
 struct Machine {
   swap::ReplayCosts costs;
-  double update = 0;  ///< bytes of optimizer states a second that its processors update; 0: not given
-  ByteCount memory;   ///< of the host; 0: not given, so that every plan fits
+  double update = 0;      ///< bytes of optimizer states a second that its processors update; 0: not given
+  ByteCount memory;       ///< of the host; 0: not given, so that every plan fits
+  std::string file = {};  ///< that describes it, for messages; empty: none
   /// Of each rank; 0: not given, so that what needs it takes no time, or is refused.
   struct Device {
     double flops = 0;      ///< floating-point operations a second, as achieved in matrix products

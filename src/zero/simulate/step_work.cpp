@@ -7,10 +7,11 @@ namespace penstock::zero::simulate {
 
 namespace {
 
-Error not_given(const char* key) {
+Error not_given(const Machine& machine, const char* key) {
   return Error::invalid_argument("simulate")
       .object(key)
       .reason("the machine file does not give it")
+      .where(machine.file)
       .advice("add it, see docs/simulation.md");
 }
 
@@ -63,14 +64,14 @@ Result<StepWork::Update> update_work(const Machine& node, double part, const Pla
                         .by_device = {.what = "update by the device"}};
   const UpdateBytes bytes = update_bytes(step.trace);
   if (bytes.states == 0) return work;
-  if (step.update.by_cpu && node.update == 0) return not_given("update");
+  if (step.update.by_cpu && node.update == 0) return not_given(node, "update");
   work.by_processors.rate = node.update * part;
   const double kept = std::min(static_cast<double>(step.kept_states.value()), bytes.states),
                others = bytes.states - kept;
   work.by_processors.amount = step.update.by_cpu ? others : 0;
   if (step.update.device_slots == 0) return work;
   const bool is_offloaded = bytes.read > 0;  // gradients come from host memory
-  if (is_offloaded && node.device.host_copy == 0) return not_given("device.host_copy");
+  if (is_offloaded && node.device.host_copy == 0) return not_given(node, "device.host_copy");
   // Gradients and parameters of all that the device updates cross the link, of other tiles than it keeps states too.
   const double of_flats = std::max(bytes.read, bytes.written) / bytes.states;
   work.copied.amount = kept * of_flats;
@@ -133,7 +134,7 @@ Result<StepWork> step_work(const Machine& node, const ModelLayout& model, const 
                            const TrainingRun& run) {
   if (run.tokens == 0)
     return Error::invalid_argument("simulate").object("tokens").wanted("1 or more").got(std::uint64_t{0});
-  if (node.device.flops == 0) return not_given("device.flops");
+  if (node.device.flops == 0) return not_given(node, "device.flops");
   const bool has_link = run.device_memory == tiers::DeviceMemory::separate;
   const double host_copy = has_link ? node.device.host_copy : 0;  // host memory is not copied to itself
   const auto parameters = static_cast<double>(model.element_count().value());

@@ -52,6 +52,7 @@ Result<void> check_timed_run(const TimedRun& run, const std::vector<std::filesys
         .reason("the machine file does not give it, so that what is offloaded would come in no time")
         .wanted("bytes a second between host memory and a device")
         .got("nothing")
+        .where(run.machine.file)
         .advice("add it, see docs/simulation.md, or --device-memory host for a run on the CPU");
   }
   if (run.activations && !device.memory.is_zero() && run.activations->memory > device.memory) {

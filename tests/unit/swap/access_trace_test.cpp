@@ -89,6 +89,7 @@ TEST(AccessTrace, IsRefusedWithTheLineThatIsWrong) {
   expect(begin + "tensor 1 disk,memory scratch b\n",
          "wanted disk or memory among its properties, got \"disk,memory\"");
   expect(begin + "tensor 1 dropped scratch b\n", "got \"dropped\"");
+  expect(begin + "tensor 1 memory,home scratch b\n", "wanted disk with home");
   expect(begin + "label a\nlabel b\n", "line 4, wanted one label");
   expect(begin + "tensor 1 disk tiles b\n", "parameter_shards, gathered_flats");
   expect(begin + "tensor 1 disk scratch\n", "wanted its name");
@@ -183,6 +184,7 @@ TEST(AccessTrace, IsSavedAndLoaded) {
   EXPECT_NE(other.error().message().find("file  " + file.string()), std::string::npos);
   EXPECT_EQ(load_trace(directory.path() / "none").error().code(), ErrorCode::not_found);
   EXPECT_FALSE(load_trace(directory.path()));
+  EXPECT_NE(load_trace("").error().message().find("file"), std::string::npos);
   EXPECT_EQ(save_trace(small_trace(), directory.path() / "no" / "file").error().code(), ErrorCode::not_found);
   EXPECT_FALSE(save_trace(small_trace(), "/dev/full"));
   AccessTrace bad = small_trace();

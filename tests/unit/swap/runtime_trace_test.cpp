@@ -65,6 +65,24 @@ TEST(RuntimeTrace, HasTheUsesBetweenItsBeginAndItsEnd) {
   EXPECT_EQ(runtime.end_trace("one line").value().label, "one line");  // the refusal has changed nothing
 }
 
+TEST(RuntimeTrace, TakesTensorsOfEveryName) {
+  Simulation simulation({.host_budget = 64_KiB});
+  Runtime& runtime = *simulation.runtime;
+  runtime.begin_trace();
+  for (const char* name : {"", "two\nlines", ""}) {
+    const TensorId tensor =
+        runtime.add({.name = name, .key = test::next_key(), .size = 4_KiB}, /*on_disk=*/false).value();
+    write(runtime, tensor, 1, Use::recorded);
+  }
+  const AccessTrace trace = runtime.end_trace("train").value();
+
+  ASSERT_EQ(trace.tensors.size(), 3u);
+  EXPECT_EQ(trace.tensors[0].name, "unnamed");
+  EXPECT_EQ(trace.tensors[1].name, "two\\x0alines");
+  EXPECT_TRUE(check_trace(trace));
+  EXPECT_TRUE(runtime.predict(parse_trace(to_text(trace)).value())) << "by the same names";
+}
+
 TEST(RuntimeTrace, PredictsTheFirstRound) {
   const auto read_by_a_round = [](bool predicted) {
     Simulation simulation({.host_budget = 40_KiB, .lookahead = {}});

@@ -53,9 +53,7 @@ Result<SimulationOptions> settings_of(const SimulateOptions& options) {
                              .stores_max = options.stores_max,
                              .steps = options.steps};
   PENSTOCK_TRY_ASSIGN(settings.host_budget, parse_size(operation, "--host-budget", options.host_budget));
-  if (options.lookahead != "0") {
-    PENSTOCK_TRY_ASSIGN(settings.lookahead, parse_size(operation, "--lookahead", options.lookahead));
-  }
+  PENSTOCK_TRY_ASSIGN(settings.lookahead, parse_size(operation, "--lookahead", options.lookahead, 0_B));
   const bool has_distance = !options.reuse_distance_max.empty();
   if (has_distance != (settings.eviction == swap::Eviction::reuse_distance)) {
     return Error::invalid_argument(operation)
@@ -263,8 +261,10 @@ void add_simulate_command(measure::CommandLine& app, ExitStatus& status) {
       .required()
       .type_name("FILE");
   command
-      .add_option("--host-budget", options->host_budget,
-                  "Host memory for tensors; with --model that of a node, instead of the configuration's")
+      .add_option(
+          "--host-budget", options->host_budget,
+          "Host memory for tensors, required with a trace; with --model that of a node, instead of the "
+          "configuration's")
       .type_name("SIZE");
   const measure::CommandOption eviction =
       command.add_option("--eviction", options->eviction, "Of a trace: planned, lru or reuse_distance")
@@ -276,7 +276,7 @@ void add_simulate_command(measure::CommandLine& app, ExitStatus& status) {
       .needs(eviction);
   command
       .add_option("--lookahead", options->lookahead,
-                  "Of a trace: most bytes that are loaded before their use is asked for")
+                  "Of a trace: most bytes that are loaded before their use is asked for; 0: none")
       .type_name("SIZE")
       .show_default()
       .excludes(model);
@@ -286,6 +286,7 @@ void add_simulate_command(measure::CommandLine& app, ExitStatus& status) {
           "Of a trace: how many of the next tensors that leave memory after their use the trainer asks for, "
           "as an engine does for tiles")
       .type_name("N")
+      .range(0u, 4096u)
       .show_default()
       .excludes(model);
   command
@@ -293,6 +294,7 @@ void add_simulate_command(measure::CommandLine& app, ExitStatus& status) {
                   "Of a trace of an engine: while more stores are pending, its update begins no tile; "
                   "penstock.tiles_in_flight")
       .type_name("N")
+      .range(0u, 4096u)
       .show_default()
       .excludes(model);
   command

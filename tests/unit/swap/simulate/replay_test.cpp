@@ -93,17 +93,43 @@ TEST(Replay, NamesTheUseForWhichThereIsNoRoom) {
   const auto of = [](const char* name, tiers::Purpose purpose, ByteCount size) {
     return AccessTrace::Tensor{.name = name, .size = size, .purpose = purpose};
   };
-  // The update holds the gradient and the shard while it uses the tile.
+  // The update holds the shard in the middle of the memory, where it was read, and the tile has no gap beside it.
+  const AccessTrace trace{
+      .tensors = {of("before", tiers::Purpose::scratch, page * 2),
+                  of("shard", tiers::Purpose::parameter_shard, page),
+                  of("gradient", tiers::Purpose::gradient_shard, page),
+                  of("tile", tiers::Purpose::optimizer_tile, page * 4)},
+      .uses = {
+          {0, Access::read}, {1, Access::read}, {2, Access::read}, {1, Access::modify}, {3, Access::modify}}};
+  const auto replay = replay_of(trace, {.host_budget = page * 6, .update_beside = true});
+  (void)replay->round();  // whose update runs beside the next
+  const auto round = replay->round();
+  ASSERT_FALSE(round);
+  EXPECT_NE(round.error().message().find("use  4 of the trace"), std::string::npos)
+      << round.error().message();
+  EXPECT_EQ(round.error().message().find("end leases"), std::string::npos) << round.error().message();
+}
+
+TEST(Replay, RefusesABudgetWithoutRoomForWhatAnUpdateHolds) {
+  const auto of = [](const char* name, tiers::Purpose purpose, ByteCount size) {
+    return AccessTrace::Tensor{.name = name, .size = size, .purpose = purpose};
+  };
+  // It holds the gradient and the shard while it uses the tile.
   const AccessTrace trace{.tensors = {of("gradient", tiers::Purpose::gradient_shard, page),
                                       of("shard", tiers::Purpose::parameter_shard, page),
                                       of("tile", tiers::Purpose::optimizer_tile, page * 4)},
                           .uses = {{0, Access::read}, {1, Access::overwrite}, {2, Access::modify}}};
-  const auto replay = replay_of(trace, {.host_budget = page * 5, .update_beside = true});
-  (void)replay->round();  // whose update runs beside the next
-  const auto round = replay->round();
-  ASSERT_FALSE(round);
-  EXPECT_NE(round.error().message().find("use  2 of the trace"), std::string::npos)
-      << round.error().message();
+  EXPECT_TRUE(Replay::create(trace, {.host_budget = page * 4}));  // one after the other
+  const auto refused = Replay::create(trace, {.host_budget = page * 6 - 1_B, .update_beside = true});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("at least 24.0 KiB"), std::string::npos)
+      << refused.error().message();
+  EXPECT_NE(refused.error().message().find("the update holds 24.0 KiB with tile"), std::string::npos)
+      << refused.error().message();
+
+  const auto least = replay_of(trace, {.host_budget = page * 6, .update_beside = true});
+  EXPECT_TRUE(least->round());
+  EXPECT_TRUE(least->round());
 }
 
 TEST(Replay, RefusesWhatDoesNotFit) {

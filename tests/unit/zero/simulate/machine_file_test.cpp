@@ -105,8 +105,9 @@ TEST(MachineFile, NamesEveryProblemWithItsLine) {
       "{\n\"disk\": {\"reed\": 1, \"read\": -1,\n\"write\": \"fast\", \"mixed\": 1e30},\n\"use\": []\n}");
   for (const char* said :
        {"machine.json", "5 errors", "disk.reed, line 2: unknown key; did you mean \"read\"?",
-        "disk.read, line 2: wanted bytes, such as \"3.4 GB\", from 64.0 KiB to 931.3 GiB, got -1",
-        "disk.write, line 3: wanted bytes, such as \"3.4 GB\", from 64.0 KiB to 931.3 GiB, got \"fast\"",
+        "disk.read, line 2: wanted bytes a second, such as \"3.4 GB\", from 64.0 KiB to 931.3 GiB, got -1",
+        "disk.write, line 3: wanted bytes a second, such as \"3.4 GB\", from 64.0 KiB to 931.3 GiB, got "
+        "\"fast\"",
         "disk.mixed, line 3: wanted bytes", "use, line 4: wanted an object, got []"})
     EXPECT_NE(message.find(said), std::string::npos) << said << " in\n" << message;
 }
