@@ -430,7 +430,7 @@ TEST_F(EstimateModel, SaysWhatIsWrongWithAConfiguration) {
   EXPECT_EQ(status(config(R"({"path_weights": [1]})")), 2);
   EXPECT_EQ(status(config(R"({"unit_elements_max": 1000})")), 2);
   EXPECT_EQ(status(path("no_config.json")), 1);
-  EXPECT_EQ(status(""), 1);
+  EXPECT_EQ(status(""), 2);
   const auto weights =
       estimate({"--model", "gpt2", "--config", config(R"({"path_weights": [1, 2]})"), "--path", "/a"});
   EXPECT_EQ(weights.status, 2);
