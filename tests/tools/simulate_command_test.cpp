@@ -106,6 +106,38 @@ TEST_F(SimulateCommand, BeginsATileOfAnUpdateWithSoManyStoresPending) {
   EXPECT_GT(seconds({"--stores-max", "0"}), seconds({}) + 8 * 0.5);
 }
 
+// The tile is read and updated beside the second unit's backward, or after it beside nothing.
+TEST_F(SimulateCommand, UpdatesATraceInItsBackwardWhereItIsAsked) {
+  EXPECT_NE(run({"--host-budget", "16MiB", "--update-in-backward"}).err.find("no update"), std::string::npos);
+  swap::AccessTrace trace;
+  trace.label = "train";
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    trace.tensors.push_back({.name = "gradient " + std::to_string(i),
+                             .size = 8_MiB,
+                             .purpose = tiers::Purpose::gradient_shard,
+                             .on_disk = false});
+    trace.tensors.push_back({.name = "tile " + std::to_string(i),
+                             .size = 1_MiB,
+                             .purpose = tiers::Purpose::optimizer_tile,
+                             .write_behind = true,
+                             .retain = false});
+  }
+  trace.uses = {{2, Access::overwrite}, {0, Access::overwrite}, {0, Access::read},
+                {1, Access::modify},    {2, Access::read},      {3, Access::modify}};
+  save_trace(trace, file("trace")).value();
+  std::ofstream(file("machine")) << R"({"disk": {"read": "1 MiB", "write": "1 MiB", "mixed": "1 MiB"},
+      "use": {"gradient_shards": "1 MiB", "optimizer_tiles": "0.5 MiB"}})";
+  const auto seconds = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--host-budget", "32MiB", "--json"});
+    const auto result = run(more);
+    EXPECT_EQ(result.status, 0) << result.err;
+    return result.json()["steady"]["seconds"].asDouble();
+  };
+  const double after = seconds({}), beside = seconds({"--update-in-backward"});
+  EXPECT_DOUBLE_EQ(after, 16 + 4);  // the next step's gradients wait for both tiles
+  EXPECT_DOUBLE_EQ(beside, 16 + 2);
+}
+
 TEST_F(SimulateCommand, NamesTheRangeOfANumber) {
   const auto expect_refused = [&](const char* option, const char* value, const char* said) {
     const auto result = run({"--host-budget", "1MiB", option, value});

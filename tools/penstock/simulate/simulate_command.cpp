@@ -40,6 +40,7 @@ struct SimulateOptions {
   std::uint32_t gpus = 1, nodes = 1;
   std::uint64_t tokens = 0;
   bool recompute = false, offload_activations = false;
+  bool update_in_backward = false;
   std::string memory_device;
   std::string device_memory = "separate";
   std::uint32_t steps = 4, dropped_ahead = 4, stores_max = 4;
@@ -83,6 +84,12 @@ Result<SimulatedCase> case_of_trace(const SimulateOptions& options) {
             simulated.trace.tensors[use.tensor].purpose == tiers::Purpose::gradient_shard;
         return is_gradient && use.access == swap::Access::read;
       });
+  if (options.update_in_backward && !simulated.settings.update_beside) {
+    return Error::invalid_argument(operation)
+        .object("--update-in-backward")
+        .reason("the trace has no update: none of its uses reads a gradient");
+  }
+  simulated.settings.update_in_backward = options.update_in_backward;
   simulated.title = "trace " + simulated.trace.label;
   PENSTOCK_TRY_ASSIGN(simulated.machine, MachineFile::read(options.machine));
   const ByteCount memory = simulated.machine.memory, budget = simulated.settings.host_budget;
@@ -296,6 +303,12 @@ void add_simulate_command(measure::CommandLine& app, ExitStatus& status) {
       .type_name("N")
       .range(0u, 4096u)
       .show_default()
+      .excludes(model);
+  command
+      .add_flag(
+          "--update-in-backward", options->update_in_backward,
+          "Of a trace of penstock trace derive: as with penstock.update_in_backward; otherwise the update "
+          "follows the backward")
       .excludes(model);
   command
       .add_option("--steps", options->steps,
