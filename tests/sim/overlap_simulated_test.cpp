@@ -109,6 +109,21 @@ TEST(OverlapSimulated, IsNearARunWithTheSmallestMemory) {
   }
 }
 
+// There the update reads the shards too.
+TEST(OverlapSimulated, IsNearARunWithTheSmallestMemoryWhereShardsAreAPartOfTheMasterWeights) {
+  for (const double disk : {1.4, 2.0, 2.8, 4.0}) {
+    SCOPED_TRACE(testing::Message() << "disk " << disk);
+    TimedRank::Options options = with_states_on_disk(disk, /*parameters=*/true, /*in_backward=*/false);
+    options.config.penstock.state_format = cpu_adam::StateFormat::split_bf16;
+    options.config.penstock.host_budget = plan_of(options).host_minimum;
+    const Measured run = measured(options);
+    const swap::ReplayedRound step = simulated(options);
+    EXPECT_NEAR(step.seconds / run.step, 1, 0.05);
+    EXPECT_NEAR(ratio(run.read, step.read * steps), 1, 0.03);
+    EXPECT_NEAR(ratio(run.written, step.written * steps), 1, 0.03);
+  }
+}
+
 // Where shards have no home in memory and are there by turns, those that leave follow from the time of each transfer.
 TEST(OverlapSimulated, IsARunWithParametersAndStatesOnDisk) {
   for_each_case(/*parameters=*/true, [](std::uint64_t more, const Measured& run, const auto& step) {
