@@ -40,7 +40,7 @@ std::string json_string(std::string_view text) {
 Error cannot_create(const std::filesystem::path& file, int cause) {
   return Error::from_errno("Runtime::create", cause)
       .object(file.string())
-      .note("it is timeline_file")
+      .note("it is timeline_file, penstock.timeline_file of a configuration")
       .advice("name a file that can be written, in a directory that exists");
 }
 
@@ -73,7 +73,7 @@ Result<std::unique_ptr<Timeline>> Timeline::create(const std::filesystem::path& 
           .object(file.string())
           .reason(
               "another runtime writes its timeline there, in this process, or in another one or its children")
-          .note("it is timeline_file")
+          .note("it is timeline_file, penstock.timeline_file of a configuration")
           .advice("give each run, and each runtime of a process, a timeline_file of its own");
     }
   }
