@@ -443,7 +443,7 @@ pages; NoSpace, where the machine has no memory to take; FailedState, when it is
       .def(
           "save_trace", &Runtime::save_trace, nb::arg("file"), nb::arg("label") = "",
           R"(Ends the recording and replaces the file by it, in the format of docs/policies.md. label: of the round, such
-as "train".
+as "train". Control characters of names are shown by their numbers, and a tensor without a name has its key.
 
 Raises FailedState, if none has begun; InvalidArgument, for a label with a control character, after which the recording
 goes on. Of the file, which is as before: InvalidArgument, for a directory, a device, a pipe or a socket, and other errors
@@ -451,8 +451,8 @@ of files; a repeated call saves what was recorded until the first one, with its 
       .def(
           "predict_trace", &Runtime::predict_trace, nb::arg("file"),
           R"(Predicts that the round that begins now, and the next ones, have the uses of the file: from the first use
-on, what is used next is loaded ahead, and what is used last is evicted. Its tensors are found by name; of several with one
-name, in the order in which they were added.
+on, what is used next is loaded ahead, and what is used last is evicted. Its tensors are found by name and size; of several
+with both, in the order in which they were added.
 
 Raises, and the prediction is as before: NotFound and other errors of the file; InvalidArgument, for one that is no trace,
 with the line, and for one of another model: a tensor that the runtime does not have, or of another size.)")

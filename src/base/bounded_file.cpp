@@ -1,6 +1,5 @@
 #include "base/bounded_file.hpp"
 
-#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -18,10 +17,12 @@ Result<BoundedFile> BoundedFile::open(const char* operation, const fs::path& pat
   const fs::file_status status = fs::status(path, error);
   if (error) return Error::from_errno(operation, error.value()).object(path.string());
   if (status.type() != fs::file_type::regular) {
-    return Error::invalid_argument(operation)
-        .object(path.string())
-        .wanted("a regular file")
-        .got(status.type() == fs::file_type::directory ? "a directory" : "a pipe, a device or a socket");
+    const bool is_directory = status.type() == fs::file_type::directory;
+    Error refusal = Error::invalid_argument(operation)
+                        .object(path.string())
+                        .wanted("a regular file")
+                        .got(is_directory ? "a directory" : "a pipe, a device or a socket");
+    return is_directory ? refusal : std::move(refusal).advice("write what it gives to a file first");
   }
   BoundedFile file;
   file.operation_ = operation;
@@ -61,31 +62,31 @@ Result<void> BoundedFile::read_at(FileOffset offset, HostSpan into) {
   return read_next(into);
 }
 
-Result<std::string> BoundedFile::read_to_end(ByteCount size_max, const char* what) {
-  const auto too_long = [&] {
-    return Error::invalid_config(operation_)
+Result<std::string> BoundedFile::read_to_end(const TextLimit& limit) {
+  const auto too_long = [&](ByteCount got) {
+    return Error(limit.refusal, operation_)
         .object(path_.string())
-        .reason(std::string("the file is too long for ") + what)
-        .wanted("at most " + to_string(size_max));
+        .reason(std::string("the file is too long for ") + limit.what)
+        .wanted("at most " + to_string(limit.size))
+        .got(got);
   };
-  if (size_ > size_max) return too_long().got(size_);
+  if (size_ > limit.size) return too_long(size_);
   std::string text;
-  ByteCount got;
-  do {  // not by the size, which files of /proc do not tell, and others outgrow
+  ByteCount part = size_ + 1_B, got;  // the size is a hint only: /proc tells 0, and a file may grow
+  do {
     const std::size_t before = text.size();
-    constexpr ByteCount part_min = 64_KiB;
-    text.resize(before + std::max(size_, part_min).value());
+    text.resize(before + part.value());
     PENSTOCK_TRY_ASSIGN(got, read_some(HostSpan(std::span(text).subspan(before))));
     text.resize(before + got.value());
-    if (ByteCount(text.size()) > size_max) return too_long();
+    if (ByteCount(text.size()) > limit.size) return too_long(ByteCount(text.size()));
+    part = 64_KiB;
   } while (!got.is_zero() && stream_.good());
   return text;
 }
 
-Result<std::string> read_text_file(const char* operation, const fs::path& path, const char* what,
-                                   ByteCount size_max) {
+Result<std::string> read_text_file(const char* operation, const fs::path& path, const TextLimit& limit) {
   PENSTOCK_TRY_ASSIGN(BoundedFile file, BoundedFile::open(operation, path));
-  return file.read_to_end(size_max, what);
+  return file.read_to_end(limit);
 }
 
 }  // namespace penstock

@@ -10,7 +10,14 @@
 
 namespace penstock {
 
-/// A regular file of which parts are read. A pipe or a device could have no end, or never answer.
+/// How long a text may be.
+struct TextLimit {
+  const char* what;  ///< "a configuration"
+  ByteCount size = 16_MiB;
+  ErrorCode refusal = ErrorCode::invalid_config;
+};
+
+/// A regular file that is read, whole or in parts. A pipe or a device could have no end, or never answer.
 class BoundedFile {
  public:
   /// Errors: not_found, permission and others of the system; invalid_argument, for what is no regular file, and for a
@@ -20,8 +27,8 @@ class BoundedFile {
   [[nodiscard]] ByteCount size() const { return size_; }
   /// The next `count` bytes. Errors: truncated, with the wanted and the actual number; io.
   [[nodiscard]] Result<std::string> read(ByteCount count);
-  /// All bytes from the last read on. Errors: io; invalid_config, for more than `size_max`, calling it a `what`.
-  [[nodiscard]] Result<std::string> read_to_end(ByteCount size_max, const char* what);
+  /// All bytes after those that were read. Errors: io; that of the limit, which is of the whole file.
+  [[nodiscard]] Result<std::string> read_to_end(const TextLimit& limit);
   /// Fills `into` with the bytes from `offset` on. Errors: as read().
   [[nodiscard]] Result<void> read_at(FileOffset offset, HostSpan into);
 
@@ -38,6 +45,6 @@ class BoundedFile {
 
 /// The whole text of a regular file. Errors: those of BoundedFile.
 [[nodiscard]] Result<std::string> read_text_file(const char* operation, const std::filesystem::path& path,
-                                                 const char* what, ByteCount size_max = 16_MiB);
+                                                 const TextLimit& limit);
 
 }  // namespace penstock

@@ -92,8 +92,14 @@ Result<void> save_trace(const AccessTrace& trace, const std::filesystem::path& f
 }
 
 Result<AccessTrace> load_trace(const std::filesystem::path& file) {
-  constexpr ByteCount size_max = 4_GiB;
-  PENSTOCK_TRY_ASSIGN(const std::string text, read_text_file("load_trace", file, "a trace", size_max));
+  constexpr TextLimit limit{.what = "a trace", .size = 4_GiB, .refusal = ErrorCode::invalid_argument};
+  PENSTOCK_TRY_ASSIGN(BoundedFile trace_file, BoundedFile::open("load_trace", file));
+  PENSTOCK_TRY_ASSIGN(std::string text,
+                      trace_file.read(std::min(trace_file.size(), ByteCount(trace_begin.size()))));
+  if (text == trace_begin) {  // or else the rest is not worth its memory
+    PENSTOCK_TRY_ASSIGN(const std::string rest, trace_file.read_to_end(limit));
+    text += rest;
+  }
   auto trace = parse_trace(text);
   if (!trace) return std::move(trace).error().note("file  " + file.string());
   return trace;

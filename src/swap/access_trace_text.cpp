@@ -15,6 +15,7 @@ namespace penstock::swap {
 namespace {
 
 constexpr std::string_view first_line = "penstock-trace 1";
+static_assert(first_line.starts_with(trace_begin));
 constexpr std::array accesses = {Access::read, Access::modify, Access::overwrite};
 
 std::string quoted(std::string_view text) {
@@ -55,6 +56,8 @@ class Reader {
   Result<void> read(std::string_view line) {
     ++number_;
     if (!line.empty() && line.back() == '\r') line.remove_suffix(1);  // of an editor on Windows
+    if (number_ == 1 && line != first_line && line.starts_with(trace_begin))
+      return refused("version 1, which this version of Penstock reads", line);
     if (number_ == 1) return line == first_line ? ok() : refused("the first line of a trace", line);
     if (line.empty() || line.front() == '#') return ok();
     std::string_view rest = line;
@@ -72,7 +75,7 @@ class Reader {
     return refused("\"label\", \"tensor\", \"use\" or \"end\"", kind);
   }
   Result<AccessTrace> end() && {
-    if (number_ == 0) return refused("the first line of a trace", "");
+    if (number_ == 0) return refused("the first line of a trace", "an empty file");
     if (!has_end_)
       return refused("a last line \"end " + std::to_string(trace_.uses.size()) +
                          "\": the file was cut, or is of a version that wrote none",
@@ -82,7 +85,7 @@ class Reader {
 
  private:
   Error refused(std::string wanted, std::string_view got) const {
-    constexpr std::size_t most = 100;  // of a file that is no trace
+    constexpr std::size_t most = 40;  // of a file that is no trace
     return Error::invalid_argument("parse_trace")
         .object("line " + std::to_string(std::max<std::uint64_t>(number_, 1)))
         .wanted(std::move(wanted))
@@ -135,7 +138,7 @@ class Reader {
       }
     }
     if (places != 1) return refused("disk or memory among its properties", all);
-    if (tensor.home_in_memory && !tensor.on_disk) return refused("disk with home: its place is there", all);
+    if (tensor.home_in_memory && !tensor.on_disk) return refused("disk, not memory, with home", all);
     return ok();
   }
 

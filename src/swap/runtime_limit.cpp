@@ -59,8 +59,9 @@ Result<void> check_limit(const Least& least, ByteCount end, ByteCount wanted,
   if (end >= least.bytes) return ok();
   Error error = Error(ErrorCode::budget_too_small, "Runtime::limit_memory")
                     .reason(least.reason)
-                    .wanted(least.bytes)
-                    .got(wanted);
+                    .wanted(round_up(least.bytes, granule))
+                    .got(wanted)
+                    .advice("limit it to memory_least() or more, or end the engines that need it");
   if (other && *other < wanted) {
     error = std::move(error).note("limit   " + to_string(*other) +
                                   " is another one, and the lower one of the two applies");

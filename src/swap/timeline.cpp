@@ -37,10 +37,12 @@ std::string json_string(std::string_view text) {
   return json + '"';
 }
 
+constexpr const char* is_timeline_file = "it is timeline_file, penstock.timeline_file of a configuration";
+
 Error cannot_create(const std::filesystem::path& file, int cause) {
   return Error::from_errno("Runtime::create", cause)
       .object(file.string())
-      .note("it is timeline_file, penstock.timeline_file of a configuration")
+      .note(is_timeline_file)
       .advice("name a file that can be written, in a directory that exists");
 }
 
@@ -56,26 +58,31 @@ std::string microseconds(TimePoint time) {
 
 Result<std::unique_ptr<Timeline>> Timeline::create(const std::filesystem::path& file, std::uint32_t process,
                                                    ByteCount size_max) {
+  // A reader of a pipe could stop the run, or end it.
+  std::error_code unknown;
+  if (const auto there = std::filesystem::status(file, unknown);
+      std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
+    return Error::invalid_argument("Runtime::create")
+        .object(file.string())
+        .wanted("a file, which is replaced")
+        .got(std::filesystem::is_directory(there) ? "a directory" : "a device, a pipe or a socket")
+        .note(is_timeline_file);
+  }
   // Not truncated before it is known that no other timeline is written there.
-  // Does not wait for a reader of a FIFO, which is refused.
-  const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
-  if (descriptor >= 0) (void)::fcntl(descriptor, F_SETFL, 0);
+  const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   File opened(descriptor < 0 ? nullptr : ::fdopen(descriptor, "w"));
   if (opened == nullptr) {
     const int cause = errno;
     if (descriptor >= 0) ::close(descriptor);
     return cannot_create(file, cause);
   }
-  struct stat properties {};
-  if (::fstat(descriptor, &properties) == 0 && S_ISREG(properties.st_mode)) {  // not a device
-    if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      return Error(ErrorCode::in_use, "Runtime::create")
-          .object(file.string())
-          .reason(
-              "another runtime writes its timeline there, in this process, or in another one or its children")
-          .note("it is timeline_file, penstock.timeline_file of a configuration")
-          .advice("give each run, and each runtime of a process, a timeline_file of its own");
-    }
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return Error(ErrorCode::in_use, "Runtime::create")
+        .object(file.string())
+        .reason(
+            "another runtime writes its timeline there, in this process, or in another one or its children")
+        .note(is_timeline_file)
+        .advice("give each run, and each runtime of a process, a timeline_file of its own");
   }
   std::unique_ptr<Timeline> timeline(new Timeline(file, std::move(opened), process, size_max));
   if (const int cause = timeline->begin(); cause != 0) return cannot_create(file, cause);
@@ -92,7 +99,7 @@ int Timeline::begin() {
     return cause;
   }
   written_ = text.size();
-  (void)!::ftruncate(::fileno(file_.get()), static_cast<off_t>(written_));  // fails for a device
+  if (::ftruncate(::fileno(file_.get()), static_cast<off_t>(written_)) != 0) return errno;
   return 0;
 }
 

@@ -3,18 +3,22 @@
 #include "base/control_character.hpp"
 
 #include <penstock/base/units.hpp>
+#include <penstock/tiers/store/tensor.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-// What check_trace() and the reader of a trace file refuse, and names that they do not.
+// What check_trace() and the reader of a trace file refuse, and a name for each tensor that they take.
 
 namespace penstock::swap {
 
 /// Of a tensor, so that the bytes of four million tensors can be added up.
 inline constexpr ByteCount trace_tensor_bytes_max(std::uint64_t{1} << 42);
+
+/// Of a trace file.
+inline constexpr std::string_view trace_begin = "penstock-trace ";
 
 /// In a label or a name: a line break would divide the line of a trace file, and other control characters would be
 /// commands to a terminal.
@@ -24,9 +28,10 @@ inline constexpr ByteCount trace_tensor_bytes_max(std::uint64_t{1} << 42);
   return false;
 }
 
-/// That of a tensor of a runtime, which may have any name, in a trace.
-[[nodiscard]] inline std::string name_in_trace(const std::string& name) {
-  return name.empty() ? "unnamed" : escape_control_characters(name, "");
+/// The name that a trace has for a tensor: control characters are escaped, and one without a name has its key.
+[[nodiscard]] inline std::string name_in_trace(const tiers::TensorDescription& tensor) {
+  return tensor.name.empty() ? "unnamed " + to_string(tensor.key)
+                             : escape_control_characters(tensor.name, "");
 }
 
 }  // namespace penstock::swap

@@ -108,7 +108,8 @@ TEST_F(SimulateCommand, BeginsATileOfAnUpdateWithSoManyStoresPending) {
 
 // The tile is read and updated beside the second unit's backward, or after it beside nothing.
 TEST_F(SimulateCommand, UpdatesATraceInItsBackwardWhereItIsAsked) {
-  EXPECT_NE(run({"--host-budget", "16MiB", "--update-in-backward"}).err.find("no update"), std::string::npos);
+  EXPECT_NE(run({"--host-budget", "16MiB", "--update-in-backward"}).err.find("reads a gradient"),
+            std::string::npos);
   swap::AccessTrace trace;
   trace.label = "train";
   for (std::uint32_t i = 0; i < 2; ++i) {
@@ -146,8 +147,7 @@ TEST_F(SimulateCommand, NamesTheRangeOfANumber) {
   };
   expect_refused("--stores-max", "-1", "not in range 0 to 4096");
   expect_refused("--dropped-ahead", "5000", "not in range 0 to 4096");
-  expect_refused("--lookahead", "much", "wanted a number of bytes below 16384 PiB");
-  expect_refused("--reuse-distance-max", "1", "--eviction");
+  expect_refused("--lookahead", "much", "wanted a whole number of bytes from 0 B to 16384 PiB");
   EXPECT_EQ(run({"--host-budget", "1MiB", "--lookahead", "0 MiB"}).status, 0);
   const auto fraction = run({"--host-budget", "1.5"});
   EXPECT_EQ(fraction.status, 2);

@@ -53,15 +53,15 @@ inline ExitStatus fail(const Error& error) {
   return usage ? bad_usage : failed;
 }
 
-/// A number of bytes from `least`, which is 0 or 1, on: "64GiB". Errors: invalid_argument, naming the option.
+/// A whole number of bytes, at least `least`: "64GiB". Errors: invalid_argument, naming the option.
 inline Result<ByteCount> parse_size(const char* operation, const char* option, const std::string& text,
                                     ByteCount least = 1_B) {
   const auto bytes = zero::config::parse_bytes(text);
   if (bytes && ByteCount(*bytes) >= least) return ByteCount(*bytes);
   return Error::invalid_argument(operation)
       .object(option)
-      .wanted("a number of bytes " + std::string(least.is_zero() ? "" : "above 0 and ") +
-              "below 16384 PiB, such as 64GiB")
+      .wanted("a whole number of bytes from " + to_string(least) +
+              " to 16384 PiB, such as 64GiB (B, KiB, MiB, GiB, TiB, KB, MB, GB, TB)")
       .got(text);
 }
 

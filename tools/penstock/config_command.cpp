@@ -46,11 +46,15 @@ Result<void> check_writable(const std::filesystem::path& file, bool is_directory
     there = there.parent_path();
   const auto refused = [&](Error cause) { return std::move(cause).object(there.string()).where(key); };
   const bool wants_directory = is_directory || !exists;
-  if (std::filesystem::exists(there, error) &&
-      std::filesystem::is_directory(there, error) != wants_directory) {
-    return refused(Error::invalid_config("config check")
-                       .wanted(wants_directory ? "a directory" : "a file")
-                       .got(wants_directory ? "something else" : "a directory"));
+  const auto status = std::filesystem::status(there, error);
+  const bool is_wanted =
+      wants_directory ? std::filesystem::is_directory(status) : std::filesystem::is_regular_file(status);
+  if (std::filesystem::exists(status) && !is_wanted) {
+    const char* const found = std::filesystem::is_directory(status)      ? "a directory"
+                              : std::filesystem::is_regular_file(status) ? "a file"
+                                                                         : "a device, a pipe or a socket";
+    return refused(
+        Error::invalid_config("config check").wanted(wants_directory ? "a directory" : "a file").got(found));
   }
   if (::access(there.c_str(), wants_directory ? W_OK | X_OK : W_OK) == 0) return ok();
   return refused(Error::from_errno("config check", errno));

@@ -1,5 +1,6 @@
 #include "command.hpp"
 #include "measure/command_line.hpp"
+#include "swap/trace_rules.hpp"
 #include "zero/estimate/named_model.hpp"
 #include "zero/layout/order_of_use.hpp"
 #include "zero/layout/step_trace.hpp"
@@ -7,12 +8,13 @@
 #include <penstock/swap/access_trace.hpp>
 #include <penstock/zero/config/config_file.hpp>
 
+#include <cerrno>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <system_error>
 
 namespace penstock::tool {
@@ -31,14 +33,13 @@ struct DeriveOptions {
 
 /// A mistaken name must not cost a configuration or a checkpoint.
 Result<void> check_is_new_or_a_trace(const std::filesystem::path& file) {
-  constexpr std::string_view begin_of_trace = "penstock-trace";
   // Another thing than a file is refused when the trace is saved; to open a pipe would wait for its writer.
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error)) return ok();
   std::ifstream stream(file, std::ios::binary);
-  std::string begin(begin_of_trace.size(), '\0');
+  std::string begin(swap::trace_begin.size(), '\0');
   stream.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-  if (stream.gcount() == 0 || begin == begin_of_trace) return ok();
+  if (stream.gcount() == 0 || begin == swap::trace_begin) return ok();
   return Error::invalid_argument(derive_operation)
       .object(file.string())
       .wanted("a new file, or a trace, which is replaced")
@@ -62,7 +63,7 @@ Result<void> derive(const DeriveOptions& options) {
   if (config.penstock.update_in_backward) {
     print_notes(
         {"penstock.update_in_backward: a run uses tiles beside its backward, in another order each time; "
-         "in the trace they follow it"});
+         "in the trace they follow it, and penstock simulate --update-in-backward puts them there"});
   }
   if (config.optimizer.type == cpu_adam::Optimizer::muon) PENSTOCK_TRY(model.use_muon());
   const auto memory =
@@ -101,6 +102,7 @@ Result<bool> compare(const DiffOptions& options) {
   const auto difference = swap::first_difference(wanted, got);
   fmt::print("{}\n", difference ? to_string(*difference)
                                 : "the same " + std::to_string(wanted.uses.size()) + " uses");
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return Error::from_errno("trace diff", errno);
   return !difference;
 }
 
@@ -117,7 +119,9 @@ void add_derive_command(measure::CommandLine& trace, ExitStatus& status) {
       .range(1u, 65535u)
       .show_default();
   command.add_option("--nodes", options->nodes, "Nodes").range(1u, 65535u).show_default();
-  command.add_option("--rank", options->rank, "Which of all ranks").range(0u, (1u << 24) - 1).show_default();
+  command.add_option("--rank", options->rank, "Which of all ranks")
+      .range(0u, 65535u * 65535u - 1)
+      .show_default();
   command
       .add_option("--device-memory", options->device_memory,
                   "separate, as of a GPU, or host, for a run on the CPU")

@@ -45,8 +45,8 @@ struct AccessTrace {
   std::vector<Use> uses;
 };
 
-/// Errors: invalid_argument, for a use of a tensor that is not listed, a size of zero or above 4 TiB, an empty name,
-/// and a label or a name with a control character, such as a line break.
+/// Errors: invalid_argument, for a use of a tensor that is not listed, a size of zero or above 4 TiB, an empty name, a
+/// label or a name with a control character, such as a line break, and a home in memory without a place on disk.
 [[nodiscard]] Result<void> check_trace(const AccessTrace& trace);
 
 /// Where a trace deviates from the one that was expected.
@@ -71,7 +71,8 @@ struct TraceDifference {
 /// check_trace(); invalid_argument, for a directory, a device, a pipe or a socket; not_found, permission, no_space and
 /// io, of the file.
 [[nodiscard]] Result<void> save_trace(const AccessTrace& trace, const std::filesystem::path& file);
-/// Errors: not_found, permission, io, and invalid_argument for no regular file; those of parse_trace(), with the file.
+/// Errors: not_found, permission, io; invalid_argument, for no regular file and for more than 4 GiB; those of
+/// parse_trace(), with the file.
 [[nodiscard]] Result<AccessTrace> load_trace(const std::filesystem::path& file);
 
 }  // namespace penstock::swap

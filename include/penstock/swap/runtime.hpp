@@ -77,14 +77,14 @@ class Runtime {
   /// Begins to record the uses, those with Use::recorded, until end_trace(). What was recorded before is forgotten.
   void begin_trace();
   /// The uses since begin_trace(), whose tensors may have been removed meanwhile. In their names control characters
-  /// are shown by their numbers, as "\x1b"; one that is empty is "unnamed".
+  /// are shown by their numbers, as "\x1b"; a tensor without a name has its key.
   ///
   /// Errors: failed_state, without begin_trace(); invalid_argument, for a label with a control character, after which
   /// the recording goes on.
   [[nodiscard]] Result<AccessTrace> end_trace(std::string label);
   /// Predicts that the round that begins now, and the next ones, have the uses of `trace`: eviction and prefetch plan
   /// it as if a round like it had ended. The first use is loaded when it is requested, the others ahead. Its tensors
-  /// are those of this runtime with their names, in the order in which they were added where several have one name.
+  /// are those of this runtime with their names and sizes, in the order in which they were added where several have both.
   ///
   /// Errors, after which the prediction is as before: those of check_trace(); invalid_argument, for a tensor that this
   /// runtime does not have, or of another size.

@@ -17,7 +17,7 @@ class TraceRecorder {
   void use(tiers::TensorId tensor, const tiers::TensorDescription& description, Access access) {
     const auto [found, is_new] = numbers_.emplace(tensor, static_cast<std::uint32_t>(trace_.tensors.size()));
     if (is_new) {
-      trace_.tensors.push_back({.name = name_in_trace(description.name),
+      trace_.tensors.push_back({.name = name_in_trace(description),
                                 .size = description.size,
                                 .purpose = description.purpose,
                                 .on_disk = description.extent.has_value(),

@@ -55,8 +55,10 @@ Result<std::unique_ptr<Replay>> Replay::create(const AccessTrace& trace, const R
   PENSTOCK_TRY(check_trace(trace));
   if (options.costs) PENSTOCK_TRY(check_costs(*options.costs));
   StepUses uses = StepUses::divide(trace, options.update_beside, options.update_in_backward);
-  PENSTOCK_TRY(check_budget(trace, uses, options.host_budget, alignment));
+  const BudgetNeed need(trace, uses, alignment);
+  PENSTOCK_TRY(check_budget(need, options.host_budget));
   std::unique_ptr<Replay> replay(new Replay(trace, std::move(uses), options));
+  replay->enough_ = need.enough();
   PENSTOCK_TRY(replay->add_tensors());
   PENSTOCK_TRY(replay->fill_memory());
   if (options.predicted) {
@@ -91,7 +93,8 @@ Replay::Replay(const AccessTrace& trace, StepUses uses, const ReplayOptions& opt
   trainer_.end = trainer_.uses.size();
 }
 
-Replay::Thread::Thread(const std::vector<std::uint32_t>& made, const AccessTrace& trace) : uses(made) {
+Replay::Thread::Thread(const std::vector<std::uint32_t>& uses_of_trace, const AccessTrace& trace)
+    : uses(uses_of_trace) {
   for (std::size_t i = 0; i < uses.size(); ++i) {
     const auto& tensor = trace.tensors[trace.uses[uses[i]].tensor];
     if (tensor.on_disk && !tensor.retain) dropped.push_back(i);
@@ -231,7 +234,8 @@ Result<bool> Replay::begin_use(Thread& thread) {
   if (!*outcome) {
     return Error(outcome->error())
         .note("use  " + std::to_string(thread.uses[thread.next]) + " of the trace")
-        .advice("raise the host budget, or use smaller units or tiles");
+        .advice("raise the host budget, which has room in every order with " + to_exact_string(enough_) +
+                ", or use smaller units or tiles");
   }
   residency_.record_use(tensor, access);  // with the grant, as Runtime::acquire()
   residency_.advance();

@@ -93,7 +93,9 @@ class Replay : private HostResidency::Effects {
   /// At first all tensors have contents, those on disk there. The trace outlives it.
   ///
   /// Errors: those of check_trace(); invalid_argument, for costs without a disk, and for a rate or weight that is not
-  /// above 0; budget_too_small, where there is no room for a tensor beside those that stay in memory.
+  /// above 0; budget_too_small, where there is no room beside what stays in memory for each other tensor and,
+  /// with `update_beside`, for what the update of a flat holds together. A budget that has room may still be too small
+  /// for a use, where memory has no gap that is long enough: round() says so.
   [[nodiscard]] static Result<std::unique_ptr<Replay>> create(const AccessTrace& trace,
                                                               const ReplayOptions& options);
 
@@ -106,8 +108,8 @@ class Replay : private HostResidency::Effects {
  private:
   /// Makes uses, one after the other.
   struct Thread {
-    /// That of the uses `made`, which outlive it.
-    Thread(const std::vector<std::uint32_t>& made, const AccessTrace& trace);
+    /// `uses_of_trace` outlives the thread.
+    Thread(const std::vector<std::uint32_t>& uses_of_trace, const AccessTrace& trace);
     const std::vector<std::uint32_t>& uses;  // their numbers in the trace
     std::vector<std::size_t> dropped = {};   // of `uses`, those of tensors on disk that are dropped after use
     std::size_t next = 0, end = 0;           // of `uses`: the next one, and where those end that it makes now
@@ -162,6 +164,7 @@ class Replay : private HostResidency::Effects {
   const std::uint32_t dropped_ahead_, dropped_between_;
   const bool update_in_backward_;
   const std::size_t stores_max_;
+  ByteCount enough_;  // of host memory, for every order
   tiers::Ledger ledger_;
   tiers::MemoryBudget budget_;
   tiers::TensorStore store_;

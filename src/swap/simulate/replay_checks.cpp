@@ -33,25 +33,20 @@ Result<void> check_costs(const ReplayCosts& costs) {
   return ok();
 }
 
-Result<void> check_budget(const AccessTrace& trace, const StepUses& uses, ByteCount budget,
-                          Alignment alignment) {
-  ByteCount staying;
+BudgetNeed::BudgetNeed(const AccessTrace& trace, const StepUses& uses, Alignment alignment) {
   for (const auto& tensor : trace.tensors)
     if (!tensor.on_disk && !tensor.transient) staying += round_up(tensor.size, alignment);
   const auto moving_size = [&](std::uint32_t number) {
     const auto& tensor = trace.tensors[number];
     return tensor.on_disk || tensor.transient ? round_up(tensor.size, alignment) : ByteCount();
   };
-  // The trainer holds one at a time, the update those of a flat and one of its tiles.
-  ByteCount together;
-  const AccessTrace::Tensor* last = nullptr;
   const auto consider = [&](std::uint32_t tensor, ByteCount held) {
     if (held + moving_size(tensor) <= together) return;
     together = held + moving_size(tensor);
     last = &trace.tensors[tensor];
   };
   for (std::uint32_t i = 0; i < trace.tensors.size(); ++i) consider(i, {});
-  ByteCount largest = together;
+  largest = together;
   for (const auto& [begin, end, added_at] : uses.flats) {
     ByteCount held;
     for (std::size_t i = begin; i < end; ++i) {
@@ -60,17 +55,26 @@ Result<void> check_budget(const AccessTrace& trace, const StepUses& uses, ByteCo
       if (trace.tensors[tensor].purpose != tiers::Purpose::optimizer_tile) held += moving_size(tensor);
     }
   }
-  if (staying + together <= budget) return ok();
+}
+
+ByteCount BudgetNeed::enough() const {
+  // Gradient, shard and a tile of the update, or what the trainer holds, divide the memory into four gaps at most.
+  constexpr std::uint64_t gaps = 4;
+  return staying + together + largest * (1 + gaps);
+}
+
+Result<void> check_budget(const BudgetNeed& need, ByteCount budget) {
+  if (need.least() <= budget) return ok();
   std::string reason =
-      "the host budget is too small for the trace: " + to_string(staying) + " stay in memory";
-  if (last != nullptr && together > largest) {
-    reason += ", and the update holds " + to_string(together) + " with " + last->name;
-  } else if (last != nullptr) {
-    reason += ", and the largest other tensor, " + last->name + ", has " + to_string(largest);
+      "the host budget is too small for the trace: " + to_string(need.staying) + " stay in memory";
+  if (need.last != nullptr && need.together > need.largest) {
+    reason += ", and the update holds " + to_string(need.together) + " with " + need.last->name;
+  } else if (need.last != nullptr) {
+    reason += ", and the largest other tensor, " + need.last->name + ", has " + to_string(need.largest);
   }
   return Error(ErrorCode::budget_too_small, "Replay::create")
       .reason(reason)
-      .wanted("at least " + to_exact_string(staying + together))
+      .wanted("at least " + to_exact_string(need.least()))
       .got(to_exact_string(budget))
       .advice("raise the budget, or use smaller units or tiles");
 }

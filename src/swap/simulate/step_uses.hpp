@@ -12,7 +12,7 @@ namespace penstock::swap {
 /// Whether the use is one of an engine's update: any of an optimizer tile, reads of gradients and writes of shards.
 [[nodiscard]] bool is_update(const AccessTrace& trace, const AccessTrace::Use& use);
 
-/// The uses of a round, divided between the trainer and an update beside it. Uses are their numbers in the trace.
+/// The uses of a round, divided between the trainer and an update beside it. A use is given by its index in AccessTrace::uses.
 struct StepUses {
   /// What the update does for one flat: it holds its gradient and its shard while it uses its tiles.
   struct Flat {
@@ -22,7 +22,7 @@ struct StepUses {
   std::vector<std::uint32_t> of_trainer, of_update;
   std::vector<Flat> flats;
   std::vector<std::optional<std::uint32_t>> flat_of;  // by tensor of the trace
-  std::vector<std::uint32_t> added_after;             // those flats with `added_at`, in that order
+  std::vector<std::uint32_t> added_after;             // flats with added_at > 0, sorted by it
   std::vector<bool> is_discarded;                     // by tensor of the trace: once the update has read it
 
   /// Without `update_beside` the trainer makes all uses. `update_in_backward`: flats have `added_at`.

@@ -77,7 +77,7 @@ Result<ConfigFile> ConfigFile::parse(std::string_view text, const std::string& n
 }
 
 Result<ConfigFile> ConfigFile::read(const std::filesystem::path& file, const Options& options) {
-  PENSTOCK_TRY_ASSIGN(const std::string text, read_text_file("Config::from_file", file, "a configuration"));
+  PENSTOCK_TRY_ASSIGN(const std::string text, read_text_file("Config::from_file", file, {"a configuration"}));
   return parse(text, file.string(), options);
 }
 

@@ -267,7 +267,8 @@ void apply_tiles(Draft& draft, Reader& reader) {
   if (draft.buffer_count == 0u) {
     reader.note("zero_optimization.offload_optimizer.buffer_count", "0 acts as 1");
   }
-  const auto buffers = static_cast<std::uint32_t>(draft.buffer_count.value_or(penstock.tiles_in_flight));
+  const auto buffers =
+      static_cast<std::uint32_t>(draft.buffer_count.value_or(usual_tiles_in_flight(draft.config)));
   penstock.tiles_in_flight = draft.tiles_in_flight.value_or(std::max(buffers, 1u));
 }
 
@@ -305,6 +306,12 @@ void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size) {
   // A drive is saturated by bytes in flight, so shorter requests need a deeper queue.
   config.aio_queue_depth = draft.aio_queue_depth.value_or(static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(ceil_divide((16_MiB).value(), config.aio_block_size.value()), 1, 4096)));
+}
+
+std::uint32_t usual_tiles_in_flight(const Config& config) {
+  constexpr std::size_t most = 4096;
+  const std::size_t directories = std::max<std::size_t>(config.swap_directories().size(), 1);
+  return static_cast<std::uint32_t>(std::min(PenstockConfig{}.tiles_in_flight * directories, most));
 }
 
 bool has_16_bit_masters(const Config& config) {

@@ -12,6 +12,10 @@ void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size);
 /// Whether the parameters are the masters by one of the keys *_master_weights_and_grads, and not because they are fp32.
 [[nodiscard]] bool has_16_bit_masters(const Config& config);
 
+/// penstock.tiles_in_flight, where nothing says it: of each directory of nvme_path as many as of one, because a tile is
+/// on one drive.
+[[nodiscard]] std::uint32_t usual_tiles_in_flight(const Config& config);
+
 /// The name of optimizer.type, as DeepSpeed spells it.
 [[nodiscard]] const char* name_of(const OptimizerConfig& optimizer);
 

@@ -295,8 +295,9 @@ tl::expected<std::uint64_t, std::string> parse_bytes(const std::string& text) {
     if (bytes > count_max) return too_many_bytes('"' + text + '"');
     if (bytes >= 0) return static_cast<std::uint64_t>(bytes);
   }
-  return Fault("wanted a number of bytes such as \"160MiB\" (B, KiB, MiB, GiB, TiB, KB, MB, GB, TB), got \"" +
-               text + "\"");
+  return Fault(
+      "wanted a whole number of bytes such as \"160MiB\" (B, KiB, MiB, GiB, TiB, KB, MB, GB, TB), got \"" +
+      text + "\"");
 }
 
 tl::expected<Value, std::string> read_value(const Key& key, const Json::Value& json) {

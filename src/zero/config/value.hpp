@@ -33,7 +33,7 @@ namespace penstock::zero::config {
 /// A value as messages show it: the type of an object, other values as written, up to 60 bytes.
 [[nodiscard]] std::string shown(const Json::Value& json);
 
-/// Parses `text` as a number of bytes: "160MiB", "1.5 GiB", "4096", "2 GB" (2e9); not "1.5", without a unit.
+/// Parses `text` as a number of bytes: "160MiB", "1.5 GiB", "4096", "2 GB" (2e9); not "1.5" or "1.5 B".
 [[nodiscard]] tl::expected<std::uint64_t, std::string> parse_bytes(const std::string& text);
 
 }  // namespace penstock::zero::config

@@ -92,6 +92,9 @@ struct FlatState {
   /// The parameters are those of the last step. The trainer's thread sets it to false before a gather must wait for the
   /// update, the mover to true.
   std::atomic<bool> updated = true;
+  /// The update that sets `updated` writes the shard, as there is a gradient. Set by the trainer's thread when it sets
+  /// `updated` to false.
+  bool is_written = false;
 
   // Of the update; kept if it stops in the middle of the flat, so that it can continue.
   swap::Lease open_shard, open_gradient;

@@ -47,6 +47,7 @@ void UpdateSweep::add(std::span<const std::uint32_t> flats) {
     for (const std::uint32_t f : flats) {
       FlatState& flat = context_.flats[f];
       if (flat.layout->frozen || std::exchange(flat.grad.is_of_update, true)) continue;
+      flat.is_written = !flat.grad.absent;
       flat.updated = false;
       given_.push_back(f);
     }

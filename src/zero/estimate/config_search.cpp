@@ -83,6 +83,9 @@ std::vector<Config> configs_of(const SearchOptions& options) {
       }
     }
   }
+  if (options.base.penstock.tiles_in_flight == config::usual_tiles_in_flight(options.base)) {
+    for (Config& config : configs) config.penstock.tiles_in_flight = config::usual_tiles_in_flight(config);
+  }
   return configs;
 }
 
@@ -267,7 +270,9 @@ Error ConfigSearch::nothing_fits(const SearchOptions& options) const {
 
 std::string to_short_json(const Config& config) {
   Json::Value json = parsed(config.to_json());
-  const Json::Value defaults = parsed(Config{}.to_json());
+  Config usual;
+  usual.penstock.tiles_in_flight = config::usual_tiles_in_flight(config);
+  const Json::Value defaults = parsed(usual.to_json());
   // These follow from others.
   json.removeMember("train_batch_size");
   json.removeMember("communication_data_type");

@@ -1,6 +1,7 @@
 #include "zero/estimate/layout_file.hpp"
 
 #include "base/bounded_file.hpp"
+#include "base/control_character.hpp"
 #include "zero/config/nearest.hpp"
 #include "zero/config/strict_reader.hpp"
 #include "zero/config/value.hpp"
@@ -25,7 +26,7 @@ class LayoutReader {
 
   ModelLayout read(const Json::Value& root) {
     ModelLayout layout;
-    if (!is_object(root, "", {"units", "checkpoints"})) return layout;
+    if (!is_object(root, "", {"units", "checkpoints", "frozen_groups"})) return layout;
     const Json::Value& units = root["units"];
     if (!units.isArray() || units.empty()) {
       report(units.isNull() ? root : units, "units", "wanted a list of at least one unit");
@@ -37,6 +38,7 @@ class LayoutReader {
     for (const Shared& shared : shared_) resolve(shared, layout);
     if (root.isMember("checkpoints")) read_checkpoints(root["checkpoints"], layout);
     layout.groups.resize(group_max_ + 1);
+    read_frozen_groups(root["frozen_groups"], layout);
     return layout;
   }
 
@@ -64,8 +66,10 @@ class LayoutReader {
   std::optional<std::string> read_name(const Json::Value& object, const std::string& path,
                                        const char* key = "name") {
     const Json::Value& json = object[key];
-    if (json.isString() && !json.asString().empty()) return config::printable(json.asString());
-    report(json.isNull() ? object : json, path + "." + key, "wanted a name that is not empty");
+    const std::string name = json.isString() ? json.asString() : "";
+    if (!name.empty() && name == escape_control_characters(name, "")) return name;
+    report(json.isNull() ? object : json, path + "." + key,
+           "wanted a name that is not empty, without control characters");
     return std::nullopt;
   }
 
@@ -211,6 +215,15 @@ class LayoutReader {
     }
   }
 
+  void read_frozen_groups(const Json::Value& json, ModelLayout& layout) {
+    if (!json.isNull() && !json.isArray()) return refuse(json, "frozen_groups", "wanted a list of groups");
+    for (Json::ArrayIndex i = 0; i < json.size() && !is_full(); ++i) {
+      const std::string path = "frozen_groups[" + std::to_string(i) + "]";
+      const std::uint64_t group = read_count(json[i], path, 0, group_max_);
+      layout.groups[group].frozen = true;
+    }
+  }
+
   ByteCount read_size(const Json::Value& json) {
     if (!json.isString()) {
       return ByteCount(read_count(json, "checkpoints.size", 1, ModelLayout::checkpoint_bytes_max.value()));
@@ -240,7 +253,7 @@ Result<ModelLayout> LayoutFile::parse(std::string_view text, const std::string& 
 }
 
 Result<ModelLayout> LayoutFile::read(const std::filesystem::path& file) {
-  PENSTOCK_TRY_ASSIGN(const std::string text, read_text_file(operation, file, "a layout"));
+  PENSTOCK_TRY_ASSIGN(const std::string text, read_text_file(operation, file, {"a layout"}));
   return parse(text, file.string());
 }
 

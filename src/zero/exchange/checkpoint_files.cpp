@@ -87,7 +87,7 @@ Result<void> check_present(const std::set<std::string>& files, const fs::path& i
 }
 
 Result<std::vector<CheckpointFile>> read_index(const fs::path& index) {
-  PENSTOCK_TRY_ASSIGN(const std::string text, read_text_file(operation, index, "an index"));
+  PENSTOCK_TRY_ASSIGN(const std::string text, read_text_file(operation, index, {"an index"}));
   PENSTOCK_TRY_ASSIGN(WeightMap wanted, parse_index(text, index.string()));
   const std::set<std::string> files = files_of(wanted);
   PENSTOCK_TRY(check_present(files, index));

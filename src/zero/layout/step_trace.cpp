@@ -1,5 +1,6 @@
 #include "zero/layout/step_trace.hpp"
 
+#include "swap/trace_rules.hpp"
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/engine_tensors.hpp"
 #include "zero/layout/flat_residency.hpp"
@@ -27,7 +28,7 @@ class Writer {
            Access access) {
     if (!number) {
       number = static_cast<std::uint32_t>(trace_.tensors.size());
-      trace_.tensors.push_back({.name = tensor.name,
+      trace_.tensors.push_back({.name = swap::name_in_trace(tensor),
                                 .size = tensor.size,
                                 .purpose = tensor.purpose,
                                 .on_disk = on_disk,

@@ -107,6 +107,9 @@ void add_changes(RunReport& report, const Config& config, const ModelLayout& mod
   constexpr std::uint32_t steps = 4;
   const auto end = [&](std::string note) { report.changes_note = std::move(note); };
   if (times.steps == 0) return end("no step has ended");
+  if (config.penstock.eviction == swap::Eviction::reuse_distance)
+    return end(
+        "nothing is predicted with penstock.eviction reuse_distance, which drops what transfers have ended");
   const std::chrono::nanoseconds took = times.forward + times.backward + times.stepping + times.between;
   const double measured = seconds_of_step(took, times);
   const double arithmetic = seconds_of_step(took - times.waiting, times),

@@ -181,7 +181,7 @@ Result<Machine> MachineFile::parse(std::string_view text, const std::string& nam
 }
 
 Result<Machine> MachineFile::read(const std::filesystem::path& file) {
-  PENSTOCK_TRY_ASSIGN(const std::string text, read_text_file(operation, file, "a machine"));
+  PENSTOCK_TRY_ASSIGN(const std::string text, read_text_file(operation, file, {"a machine"}));
   return parse(text, file.string());
 }
 

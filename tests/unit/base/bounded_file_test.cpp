@@ -13,7 +13,7 @@ namespace penstock {
 namespace {
 
 Result<std::string> read(const std::filesystem::path& file, ByteCount size_max = 16_MiB) {
-  return read_text_file("test", file, "a test", size_max);
+  return read_text_file("test", file, {.what = "a test", .size = size_max});
 }
 
 TEST(BoundedFile, GivesTheWholeText) {

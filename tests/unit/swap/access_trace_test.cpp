@@ -75,7 +75,8 @@ TEST(AccessTrace, IsRefusedWithTheLineThatIsWrong) {
     EXPECT_NE(refusal(lines).find(text), std::string::npos) << refusal(lines);
   };
   expect("", "line 1");
-  expect("penstock-trace 2\n", "line 1, wanted the first line of a trace, got \"penstock-trace 2\"");
+  expect("penstock-trace 2\n",
+         "line 1, wanted version 1, which this version of Penstock reads, got \"penstock-trace 2\"");
   expect("{\"units\": 1}", "line 1");
   expect(begin + "tensors 1\n", "line 3, wanted \"label\", \"tensor\", \"use\" or \"end\", got \"tensors\"");
   for (const char* const bytes :
@@ -89,7 +90,7 @@ TEST(AccessTrace, IsRefusedWithTheLineThatIsWrong) {
   expect(begin + "tensor 1 disk,memory scratch b\n",
          "wanted disk or memory among its properties, got \"disk,memory\"");
   expect(begin + "tensor 1 dropped scratch b\n", "got \"dropped\"");
-  expect(begin + "tensor 1 memory,home scratch b\n", "wanted disk with home");
+  expect(begin + "tensor 1 memory,home scratch b\n", "wanted disk, not memory, with home");
   expect(begin + "label a\nlabel b\n", "line 4, wanted one label");
   expect(begin + "tensor 1 disk tiles b\n", "parameter_shards, gathered_flats");
   expect(begin + "tensor 1 disk scratch\n", "wanted its name");
@@ -183,8 +184,18 @@ TEST(AccessTrace, IsSavedAndLoaded) {
   ASSERT_FALSE(other);
   EXPECT_NE(other.error().message().find("file  " + file.string()), std::string::npos);
   EXPECT_EQ(load_trace(directory.path() / "none").error().code(), ErrorCode::not_found);
+  std::ofstream(file) << "pen";
+  EXPECT_NE(load_trace(file).error().message().find("got \"pen\""), std::string::npos);
+  const auto huge = directory.path() / "huge";
+  std::ofstream(huge) << "penstock-trace 1\n";
+  std::filesystem::resize_file(huge, (4ull << 30) + 1);
+  EXPECT_NE(load_trace(huge).error().message().find("wanted at most 4.0 GiB"), std::string::npos);
+  std::ofstream(huge) << std::string(100, '\0');
+  std::filesystem::resize_file(huge, 4ull << 30);
+  EXPECT_LT(load_trace(huge).error().message().size(), 500u) << "it is not read";
+  std::ofstream(file) << "not a trace\n";
   EXPECT_FALSE(load_trace(directory.path()));
-  EXPECT_NE(load_trace("").error().message().find("file"), std::string::npos);
+  EXPECT_NE(load_trace("").error().message().find("its name is empty"), std::string::npos);
   EXPECT_EQ(save_trace(small_trace(), directory.path() / "no" / "file").error().code(), ErrorCode::not_found);
   EXPECT_FALSE(save_trace(small_trace(), "/dev/full"));
   AccessTrace bad = small_trace();

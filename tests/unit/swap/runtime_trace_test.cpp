@@ -69,18 +69,35 @@ TEST(RuntimeTrace, TakesTensorsOfEveryName) {
   Simulation simulation({.host_budget = 64_KiB});
   Runtime& runtime = *simulation.runtime;
   runtime.begin_trace();
-  for (const char* name : {"", "two\nlines", ""}) {
-    const TensorId tensor =
-        runtime.add({.name = name, .key = test::next_key(), .size = 4_KiB}, /*on_disk=*/false).value();
-    write(runtime, tensor, 1, Use::recorded);
+  std::vector<TensorId> tensors;
+  ByteCount size;
+  for (const char* name : {"", "two\nlines", "", "one", "one"}) {
+    tensors.push_back(
+        runtime
+            .add({.name = name, .key = test::next_key(), .size = size += 4_KiB, .home_in_memory = true},
+                 /*on_disk=*/false)
+            .value());
   }
+  for (std::size_t i = tensors.size(); i-- > 0;) write(runtime, tensors[i], 1, Use::recorded);
   const AccessTrace trace = runtime.end_trace("train").value();
 
-  ASSERT_EQ(trace.tensors.size(), 3u);
-  EXPECT_EQ(trace.tensors[0].name, "unnamed");
-  EXPECT_EQ(trace.tensors[1].name, "two\\x0alines");
+  ASSERT_EQ(trace.tensors.size(), 5u);
+  EXPECT_EQ(trace.tensors[1].name, "one");
+  EXPECT_EQ(trace.tensors[3].name, "two\\x0alines");
+  EXPECT_EQ(trace.tensors[4].name.find("unnamed "), 0u) << trace.tensors[4].name;
+  EXPECT_NE(trace.tensors[4].name, trace.tensors[2].name);
   EXPECT_TRUE(check_trace(trace));
-  EXPECT_TRUE(runtime.predict(parse_trace(to_text(trace)).value())) << "by the same names";
+  EXPECT_FALSE(trace.tensors[0].home_in_memory) << "it has no place on disk";
+  const auto predicted = runtime.predict(parse_trace(to_text(trace)).value());
+  EXPECT_TRUE(predicted);
+  AccessTrace other = trace;
+  other.tensors[3].size = 64_KiB;
+  EXPECT_NE(runtime.predict(other).error().message().find("another size"), std::string::npos);
+  other = trace;
+  other.tensors[0] = other.tensors[1];  // two of one name and size
+  EXPECT_NE(runtime.predict(other).error().message().find("does not have"), std::string::npos);
+  other.tensors[0].home_in_memory = true;
+  EXPECT_NE(check_trace(other).error().message().find("home_in_memory"), std::string::npos);
 }
 
 TEST(RuntimeTrace, PredictsTheFirstRound) {

@@ -5,10 +5,12 @@
 
 #include <penstock/swap/runtime.hpp>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <json/json.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -148,20 +150,26 @@ TEST(Timeline, IsWrittenByOneAtATime) {
 }
 
 TEST(Timeline, IsRefusedWhereItCannotBeWritten) {
-  const auto timeline = Timeline::create("/dev/full");
+  const auto timeline = Timeline::create("/penstock-none/timeline.json");
   ASSERT_FALSE(timeline);
-  EXPECT_EQ(timeline.error().code(), ErrorCode::no_space);
+  EXPECT_EQ(timeline.error().code(), ErrorCode::not_found);
   EXPECT_NE(timeline.error().message().find("timeline_file"), std::string::npos);
 }
 
-TEST(Timeline, DoesNotWaitForAReaderOfAPipe) {
+// Its reader could stop the run, or end it.
+TEST(Timeline, IsAFile) {
   const ScratchDirectory scratch;
   const auto pipe = scratch.path() / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  const auto timeline = Timeline::create(pipe);
-  ASSERT_FALSE(timeline);
-  EXPECT_NE(timeline.error().message().find("name a file that can be written"), std::string::npos)
-      << timeline.error().message();
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  for (const auto& other : {pipe, std::filesystem::path("/dev/null"), scratch.path()}) {
+    const auto timeline = Timeline::create(other);
+    ASSERT_FALSE(timeline) << other;
+    EXPECT_EQ(timeline.error().code(), ErrorCode::invalid_argument);
+    EXPECT_NE(timeline.error().message().find("wanted a file"), std::string::npos)
+        << timeline.error().message();
+  }
+  ::close(reader);
 }
 
 TEST(Timeline, HasWholeEventsAndItsEndWhereTheDiskIsFull) {

@@ -1,6 +1,7 @@
 #include "estimate/arguments.hpp"
 
 #include "measure/command_line.hpp"
+#include "zero/config/rules.hpp"
 #include "zero/config/value.hpp"
 
 #include <charconv>
@@ -225,6 +226,13 @@ Result<zero::ConfigFile> read_config(const EstimateOptions& options) {
   return file;
 }
 
+/// Sets the directories; the usual number of tiles in flight becomes that of these.
+void set_paths(zero::Config& config, const std::vector<std::filesystem::path>& paths) {
+  const bool is_usual = config.penstock.tiles_in_flight == zero::config::usual_tiles_in_flight(config);
+  config.offload_param.nvme_paths = config.offload_optimizer.nvme_paths = paths;
+  if (is_usual) config.penstock.tiles_in_flight = zero::config::usual_tiles_in_flight(config);
+}
+
 Result<zero::ConfigFile> config_of(const EstimateOptions& options) {
   zero::ConfigFile file;
   if (options.config) {
@@ -234,13 +242,13 @@ Result<zero::ConfigFile> config_of(const EstimateOptions& options) {
   }
   std::vector<std::filesystem::path> paths = known_paths(options, file.config);
   if (paths.empty()) paths = {placeholder_path()};
-  file.config.offload_param.nvme_paths = file.config.offload_optimizer.nvme_paths = paths;
+  set_paths(file.config, paths);
   return file;
 }
 
 namespace {
 
-/// What the machine file does not give takes no time, which decides where that is free.
+/// What the machine file does not give takes no time and has no end, which decides where that is free.
 void note_free_work(const zero::simulate::TimedRun& run) {
   const auto& device = run.machine.device;
   std::vector<std::string> notes;
@@ -249,6 +257,8 @@ void note_free_work(const zero::simulate::TimedRun& run) {
   if (device.update == 0 && run.shape.device_memory == tiers::DeviceMemory::separate)
     notes.emplace_back(
         "--machine gives no device.update: updates on the device take no time beside their copies");
+  if (device.memory.is_zero() && run.shape.device_memory == tiers::DeviceMemory::separate)
+    notes.emplace_back("--machine gives no device.memory: every plan fits on the device");
   print_notes(notes);
 }
 
@@ -257,12 +267,12 @@ void note_free_work(const zero::simulate::TimedRun& run) {
 Result<zero::simulate::TimedRun> timed_run_of(const EstimateOptions& options, zero::Config& config) {
   zero::simulate::TimedRun run{.machine = {}, .shape = run_of(options), .tokens = options.tokens};
   PENSTOCK_TRY_ASSIGN(run.machine, zero::simulate::MachineFile::read(*options.machine));
-  std::vector<std::filesystem::path>& paths = config.offload_param.nvme_paths;
+  std::vector<std::filesystem::path> paths = config.offload_param.nvme_paths;
   const std::size_t disks = run.machine.costs.disks.size();
   if (paths.front() == placeholder_path()) {
     while (paths.size() < disks)
       paths.emplace_back(placeholder_path().string() + std::to_string(paths.size() + 1));
-    config.offload_optimizer.nvme_paths = paths;
+    set_paths(config, paths);
   }
   if (options.memory_device) {
     PENSTOCK_TRY_ASSIGN(const auto* const shape,

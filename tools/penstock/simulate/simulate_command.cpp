@@ -66,7 +66,7 @@ Result<SimulationOptions> settings_of(const SimulateOptions& options) {
   }
   if (has_distance) {
     PENSTOCK_TRY_ASSIGN(settings.reuse_distance_max,
-                        parse_size(operation, "--reuse-distance-max", options.reuse_distance_max));
+                        parse_size(operation, "--reuse-distance-max", options.reuse_distance_max, 0_B));
   }
   return settings;
 }
@@ -87,7 +87,7 @@ Result<SimulatedCase> case_of_trace(const SimulateOptions& options) {
   if (options.update_in_backward && !simulated.settings.update_beside) {
     return Error::invalid_argument(operation)
         .object("--update-in-backward")
-        .reason("the trace has no update: none of its uses reads a gradient");
+        .reason("no use of the trace reads a gradient, so that none is taken for one of an update");
   }
   simulated.settings.update_in_backward = options.update_in_backward;
   simulated.title = "trace " + simulated.trace.label;
@@ -96,6 +96,7 @@ Result<SimulatedCase> case_of_trace(const SimulateOptions& options) {
   if (!memory.is_zero() && budget > memory) {
     return Error::invalid_argument(operation)
         .object("--host-budget")
+        .where(options.machine.string())
         .reason("the machine has less host memory")
         .wanted("at most " + to_exact_string(memory))
         .got(budget);
@@ -307,8 +308,8 @@ void add_simulate_command(measure::CommandLine& app, ExitStatus& status) {
   command
       .add_flag(
           "--update-in-backward", options->update_in_backward,
-          "Of a trace of penstock trace derive: as with penstock.update_in_backward; otherwise the update "
-          "follows the backward")
+          "Of a trace of penstock trace derive: as with penstock.update_in_backward, but for the tiles that "
+          "an engine reads between two updates; otherwise the update follows the backward")
       .excludes(model);
   command
       .add_option("--steps", options->steps,

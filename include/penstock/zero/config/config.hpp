@@ -107,7 +107,9 @@ struct PenstockConfig {
   ByteCount device_states = {};
   std::optional<ElementCount>
       tile_elements;  ///< a multiple of cpu_adam::block_elements; none: the state format's default
-  std::uint32_t tiles_in_flight = 4;  ///< maximum number of tiles read ahead, and of tiles being written
+  /// Maximum number of tiles read ahead, and of tiles being written; of a configuration file that does not say it 4 for
+  /// each directory of nvme_path.
+  std::uint32_t tiles_in_flight = 4;
   ElementCount
       unit_elements_max;  ///< of a unit's parameters, shared ones included; 0: no limit. See cut_rows()
   swap::Eviction eviction = swap::Eviction::planned;
@@ -227,8 +229,9 @@ struct Config {
 
   /// Reads only the text; check_paths() checks the directories.
   ///
-  /// Errors: not_found and permission, of the file; invalid_config, whose notes list every error, or the first of the
-  /// syntax; invalid_argument, when `world_size` is 0.
+  /// Errors: not_found, permission and io, of the file; invalid_config, whose notes list every error, or the first of the
+  /// syntax, and for more than 16 MiB; invalid_argument, when `world_size` is 0, for a name that is empty or has a NUL
+  /// character, and for no regular file, such as a pipe.
   [[nodiscard]] static Result<Config> from_file(const std::filesystem::path& file, std::uint32_t world_size);
   /// `name` is used as the file's name in messages.
   [[nodiscard]] static Result<Config> from_text(std::string_view text, const std::string& name,

@@ -108,6 +108,9 @@ TEST(Replay, NamesTheUseForWhichThereIsNoRoom) {
   EXPECT_NE(round.error().message().find("use  4 of the trace"), std::string::npos)
       << round.error().message();
   EXPECT_EQ(round.error().message().find("end leases"), std::string::npos) << round.error().message();
+  EXPECT_NE(round.error().message().find("room in every order with 104.0 KiB (106496 B)"), std::string::npos)
+      << round.error().message();
+  EXPECT_TRUE(replay_of(trace, {.host_budget = page * 26, .update_beside = true})->round());
 }
 
 TEST(Replay, RefusesABudgetWithoutRoomForWhatAnUpdateHolds) {

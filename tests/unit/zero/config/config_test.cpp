@@ -161,6 +161,12 @@ TEST(Config, TakesSubGroupsAndTheirBuffersForTilesUnlessTheseAreGiven) {
     return with(R"("offload_optimizer": {"device": "cpu", "buffer_count": )" + count + "}", penstock);
   };
   EXPECT_EQ(Config().penstock.tiles_in_flight, 4u);
+  const auto of_drives = [&](const std::string& directories) {
+    return with(R"("offload_optimizer": {"device": "nvme", "nvme_path": )" + directories + "}")
+        .penstock.tiles_in_flight;
+  };
+  EXPECT_EQ(of_drives(R"("/a")"), 4u);
+  EXPECT_EQ(of_drives(R"(["/a", "/b", "/c"])"), 12u) << "4 of each drive";
   EXPECT_EQ(buffers("9").penstock.tiles_in_flight, 9u);
   EXPECT_EQ(buffers("0").penstock.tiles_in_flight, 1u);
   EXPECT_EQ(buffers("9", R"("tiles_in_flight": 3)").penstock.tiles_in_flight, 3u);

@@ -136,6 +136,21 @@ TEST(LayoutFile, RefusesWhatNoLayoutHas) {
   }
 }
 
+TEST(LayoutFile, NamesTheGroupsThatAreFrozen) {
+  const std::string units = R"({"units": [{"name": "u", "parameters": [
+      {"name": "base", "count": 4, "group": 2}, {"name": "adapter", "count": 4}]}], "frozen_groups": )";
+  const ModelLayout layout = LayoutFile::parse(units + "[2]}", "test").value();
+  ASSERT_EQ(layout.groups.size(), 3u);
+  EXPECT_FALSE(layout.groups[0].frozen);
+  EXPECT_TRUE(layout.groups[2].frozen);
+  for (const char* wrong : {"2}", "[3]}", "[-1]}", "[true]}", "{}}"}) {
+    const auto refused = LayoutFile::parse(units + wrong, "test");
+    ASSERT_FALSE(refused) << wrong;
+    EXPECT_NE(refused.error().message().find("frozen_groups"), std::string::npos)
+        << refused.error().message();
+  }
+}
+
 TEST(LayoutFile, StopsAfterTwentyErrors) {
   std::string units;
   for (int i = 0; i < 1000; ++i) units += "7, ";

@@ -51,6 +51,15 @@ RunReport report_of(const Config& config, std::vector<RunReport::Drive> drives,
   return report;
 }
 
+TEST(HelpfulChanges, PredictNothingWhereDropsFollowFromTransfers) {
+  Config config = config_of(1, UpdateSplit::ratio);
+  config.penstock.eviction = swap::Eviction::reuse_distance;
+  const RunReport report = report_of(config, {{.directory = ".", .read = 1_GiB, .limit = 1e9}});
+  EXPECT_EQ(report.predicted_step, TimePoint());
+  EXPECT_EQ(report.predicted_step_traffic, RunReport::StepTraffic());
+  EXPECT_NE(report.changes_note.find("reuse_distance"), std::string::npos) << report.changes_note;
+}
+
 /// The seconds in "a step takes 9.5 s as simulated, and has taken 10 s".
 double simulated(const RunReport& report) {
   constexpr std::string_view before = "a step takes ";
