@@ -14,8 +14,8 @@ typedef struct penstock_config_options {
 } penstock_config_options;
 
 /* Reads a file. `options` may be NULL. Errors: PENSTOCK_INVALID_CONFIG, whose notes list what is wrong, with lines;
- * PENSTOCK_NOT_FOUND, PENSTOCK_PERMISSION, PENSTOCK_IO; PENSTOCK_INVALID_ARGUMENT, for an empty name, and for no regular
- * file, such as a pipe. */
+ * PENSTOCK_NOT_FOUND, PENSTOCK_PERMISSION, PENSTOCK_IO; PENSTOCK_INVALID_ARGUMENT, for an empty name, and for no
+ * regular file, such as a pipe. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_config_read(const char* file,
                                                                       const penstock_config_options* options,
                                                                       penstock_config** config);

@@ -24,8 +24,8 @@ PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_save_trace(pen
  * both, in the order in which they were added.
  *
  * Errors, after which the prediction is as before: PENSTOCK_NOT_FOUND, PENSTOCK_PERMISSION and PENSTOCK_IO, of the
- * file; PENSTOCK_INVALID_ARGUMENT, for no regular file, for one above 4 GiB, for one that is no trace, with the line, and for one of another model: a tensor that
- * the runtime does not have, or of another size. */
+ * file; PENSTOCK_INVALID_ARGUMENT, for no regular file, for one above 4 GiB, for one that is no trace, with the line,
+ * and for one of another model: a tensor that the runtime does not have, or of another size. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_predict_trace(penstock_runtime* runtime,
                                                                                 const char* file);
 

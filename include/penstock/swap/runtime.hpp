@@ -84,7 +84,8 @@ class Runtime {
   [[nodiscard]] Result<AccessTrace> end_trace(std::string label);
   /// Predicts that the round that begins now, and the next ones, have the uses of `trace`: eviction and prefetch plan
   /// it as if a round like it had ended. The first use is loaded when it is requested, the others ahead. Its tensors
-  /// are those of this runtime with their names and sizes, in the order in which they were added where several have both.
+  /// are those of this runtime with their names and sizes, in the order in which they were added where several have
+  /// both.
   ///
   /// Errors, after which the prediction is as before: those of check_trace(); invalid_argument, for a tensor that this
   /// runtime does not have, or of another size.

@@ -9,8 +9,8 @@ namespace penstock::swap {
 /// Whether the rates can be: finite, and above 0 where something is divided by them. Errors: invalid_argument, which
 /// names the rate.
 [[nodiscard]] Result<void> check_costs(const ReplayCosts& costs);
-/// What a replay needs of host memory. The trainer holds one tensor at a time, the update those of a flat and one of its
-/// tiles.
+/// What a replay needs of host memory. The trainer holds one tensor at a time, the update those of a flat and one of
+/// its tiles.
 struct BudgetNeed {
   BudgetNeed(const AccessTrace& trace, const StepUses& uses, Alignment alignment);
   ByteCount staying;   // of tensors that stay in memory

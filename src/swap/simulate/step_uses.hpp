@@ -12,7 +12,8 @@ namespace penstock::swap {
 /// Whether the use is one of an engine's update: any of an optimizer tile, reads of gradients and writes of shards.
 [[nodiscard]] bool is_update(const AccessTrace& trace, const AccessTrace::Use& use);
 
-/// The uses of a round, divided between the trainer and an update beside it. A use is given by its index in AccessTrace::uses.
+/// The uses of a round, divided between the trainer and an update beside it. A use is given by its index in
+/// AccessTrace::uses.
 struct StepUses {
   /// What the update does for one flat: it holds its gradient and its shard while it uses its tiles.
   struct Flat {

@@ -109,9 +109,9 @@ struct GatherTarget {
   const std::atomic<bool>* updated = nullptr;  ///< whether the shard has its new values
   tiers::Event* gathered;                      ///< recorded after the all-gather
 };
-/// Once the shard is updated, requests `shard`, whose lease was announced or is to be requested, and copies it from host memory to its slot of the
-/// flat, or copies target.kept_shard; then all-gathers in place. The hop's state is `ordered`
-/// once streams can wait for target.gathered, and `done` once the shard's host copy is not read any more.
+/// Once the shard is updated, requests `shard`, whose lease was announced or is to be requested, and copies it from
+/// host memory to its slot of the flat, or copies target.kept_shard; then all-gathers in place. The hop's state is
+/// `ordered` once streams can wait for target.gathered, and `done` once the shard's host copy is not read any more.
 [[nodiscard]] std::unique_ptr<swap::Hop> make_gather_hop(const CollectiveContext& context,
                                                          GatherTarget target, swap::PendingLease shard);
 

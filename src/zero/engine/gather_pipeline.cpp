@@ -62,8 +62,8 @@ Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& r
 }
 
 /// The use is recorded here, so that the order of uses is that of the trainer; but for a shard that the update has
-/// still to write. Announced, it would be loaded or kept at once: in memory that the update needs, and for nothing where
-/// the update overwrites it.
+/// still to write. Announced, it would be loaded or kept at once: in memory that the update needs, and for nothing
+/// where the update overwrites it.
 swap::PendingLease GatherPipeline::pending_lease_of(const FlatState& flat) {
   if (flat.is_written && !flat.updated)
     return context_.internals.request_later(flat.shard, swap::Access::read);
