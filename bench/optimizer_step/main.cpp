@@ -17,8 +17,11 @@
 
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <atomic>
+#include <chrono>
 #include <fstream>
 #include <map>
+#include <thread>
 
 namespace penstock::bench {
 namespace {
@@ -50,25 +53,50 @@ struct Contestant {
   std::unique_ptr<Stepper> stepper;
   std::unique_ptr<Stepper> in_memory;  // the same states in host memory; null: steps are not simulated
   zero::simulate::PlannedStep planned;
+  double last_step = 0;  // seconds of the last one on disk, the warm-up too
   std::vector<double> seconds, rates, limits, ratios, simulated;
 };
 
-/// The seconds of a step in memory; 0: it is not simulated.
-Result<double> step_in_memory(Contestant& contestant) {
-  if (!contestant.in_memory) return 0.0;
-  PENSTOCK_TRY_ASSIGN(const auto timing, contestant.in_memory->step());
-  return timing.step;
+/// The disk's rates, and how long the update takes in memory.
+struct Calibration {
+  swap::DiskRates disk;
+  double update = 0;  // seconds; 0: it is not simulated
+};
+/// While the disk is measured, steps in memory take as much of the time as they do in a step on disk: transfers and the
+/// update share the cores.
+Result<Calibration> calibrate(Contestant& contestant, swap::DiskBenchmark& load) {
+  constexpr std::chrono::milliseconds duration(600);
+  if (!contestant.in_memory) {
+    PENSTOCK_TRY_ASSIGN(const auto disk, measure_disk(load, duration));
+    return Calibration{disk};
+  }
+  PENSTOCK_TRY_ASSIGN(const auto alone, contestant.in_memory->step());
+  std::atomic<bool> ends = false;
+  Result<void> worked = ok();
+  std::thread beside([&] {
+    while (!ends && worked) {
+      const auto next =
+          std::chrono::steady_clock::now() + std::chrono::duration<double>(contestant.last_step);
+      if (const auto timing = contestant.in_memory->step(); !timing) worked = timing.error();
+      std::this_thread::sleep_until(next);
+    }
+  });
+  const auto disk = measure_disk(load, duration);
+  ends = true;
+  beside.join();
+  PENSTOCK_TRY(worked);
+  if (!disk) return disk.error();
+  return Calibration{*disk, alone.step};
 }
 
 /// One step between two measurements of the disk's limit; round 0 is the warm-up.
 Result<void> take_part(Contestant& contestant, swap::DiskBenchmark& load, std::uint32_t round) {
-  PENSTOCK_TRY_ASSIGN(const double memory_before, step_in_memory(contestant));
-  PENSTOCK_TRY_ASSIGN(const auto before, measure_disk(load, std::chrono::milliseconds(600)));
+  PENSTOCK_TRY_ASSIGN(const auto before, calibrate(contestant, load));
   PENSTOCK_TRY_ASSIGN(const auto timing, contestant.stepper->step());
-  PENSTOCK_TRY_ASSIGN(const auto after, measure_disk(load, std::chrono::milliseconds(600)));
-  PENSTOCK_TRY_ASSIGN(const double memory_after, step_in_memory(contestant));
+  contestant.last_step = timing.step;
+  PENSTOCK_TRY_ASSIGN(const auto after, calibrate(contestant, load));
   if (round == 0) return ok();
-  const swap::DiskRates disk = mean(before, after);
+  const swap::DiskRates disk = mean(before.disk, after.disk);
   const double limit = disk.mixed / 1e9;
   const double rate = static_cast<double>((timing.read + timing.written).value()) / timing.step / 1e9;
   contestant.seconds.push_back(timing.step);
@@ -79,7 +107,7 @@ Result<void> take_part(Contestant& contestant, swap::DiskBenchmark& load, std::u
              timing.step, to_string(timing.read), to_string(timing.written), rate, limit, rate / limit);
   if (contestant.in_memory) {
     PENSTOCK_TRY_ASSIGN(const auto simulated, predict_step(contestant.planned, disk,
-                                                           {.update = (memory_before + memory_after) / 2}));
+                                                           {.update = (before.update + after.update) / 2}));
     contestant.simulated.push_back(simulated.seconds / timing.step);
     fmt::print("{:>12.2f}{:>8.2f}", simulated.seconds, contestant.simulated.back());
   }
@@ -232,8 +260,9 @@ int main_body(int argc, char** argv) {
   app.add_option("--device", arguments.device, "where optimizer states are").show_default().one_of(devices);
   app.add_flag("--turns", arguments.turns,
                "run one step for each line of standard input and print its figures as a line of JSON");
-  app.add_flag("--simulate", arguments.simulate,
-               "also measure the step in memory, and predict that on disk from it and the disk's rates");
+  app.add_flag(
+      "--simulate", arguments.simulate,
+      "also measure the step in memory, and predict that on disk from it and the disk's rates beside it");
   app.add_option("--format", arguments.formats, "state formats, measured alternately")
       .show_default()
       .delimiter(',')
