@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <algorithm>
 #include <array>
@@ -99,7 +98,11 @@ int Timeline::begin() {
     return cause;
   }
   written_ = text.size();
-  if (::ftruncate(::fileno(file_.get()), static_cast<off_t>(written_)) != 0) return errno;
+  if (::ftruncate(::fileno(file_.get()), static_cast<off_t>(written_)) != 0) {
+    const int cause = errno;
+    file_.reset();
+    return cause;
+  }
   return 0;
 }
 
