@@ -1,7 +1,11 @@
 #include "base/bounded_file.hpp"
 
+#include "base/regular_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <cerrno>
-#include <utility>
 
 namespace penstock {
 
@@ -13,35 +17,29 @@ Result<BoundedFile> BoundedFile::open(const char* operation, const fs::path& pat
     return Error::invalid_argument(operation).object("file").reason(
         "the name has a NUL character, at which it would end");
   }
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (error) return Error::from_errno(operation, error.value()).object(path.string());
-  if (status.type() != fs::file_type::regular) {
-    const bool is_directory = status.type() == fs::file_type::directory;
-    Error refusal = Error::invalid_argument(operation)
-                        .object(path.string())
-                        .wanted("a regular file")
-                        .got(is_directory ? "a directory" : "a pipe, a device or a socket");
-    return is_directory ? refusal : std::move(refusal).advice("write what it gives to a file first");
-  }
   BoundedFile file;
+  PENSTOCK_TRY_ASSIGN(file.file_, open_regular_file(operation, path, O_RDONLY));
+  struct stat status {};
+  if (::fstat(file.file_.get(), &status) != 0)
+    return Error::from_errno(operation, errno).object(path.string());
   file.operation_ = operation;
   file.path_ = path;
-  file.size_ = ByteCount(fs::file_size(path, error));
-  if (error) return Error::from_errno(operation, error.value()).object(path.string());
-  errno = 0;
-  file.stream_.open(path, std::ios::binary);
-  if (!file.stream_.is_open()) {
-    return Error::from_errno(operation, errno != 0 ? errno : EIO).object(path.string());
-  }
+  file.size_ = ByteCount(static_cast<std::uint64_t>(status.st_size));
   return file;
 }
 
 Result<ByteCount> BoundedFile::read_some(HostSpan into) {
-  errno = 0;
-  stream_.read(reinterpret_cast<char*>(into.data()), static_cast<std::streamsize>(into.size().value()));
-  if (stream_.bad()) return Error::from_errno(operation_, errno != 0 ? errno : EIO).object(path_.string());
-  return ByteCount(static_cast<std::uint64_t>(stream_.gcount()));
+  ByteCount got;
+  while (got < into.size()) {
+    const ssize_t count = ::read(file_.get(), into.data() + got.value(), (into.size() - got).value());
+    if (count == 0) break;
+    if (count > 0) {
+      got += ByteCount(static_cast<std::uint64_t>(count));
+    } else if (errno != EINTR) {
+      return Error::from_errno(operation_, errno).object(path_.string());
+    }
+  }
+  return got;
 }
 
 Result<void> BoundedFile::read_next(HostSpan into) {
@@ -57,8 +55,8 @@ Result<std::string> BoundedFile::read(ByteCount count) {
 }
 
 Result<void> BoundedFile::read_at(FileOffset offset, HostSpan into) {
-  stream_.clear();
-  stream_.seekg(static_cast<std::streamoff>(offset.value()));
+  if (::lseek(file_.get(), static_cast<off_t>(offset.value()), SEEK_SET) < 0)
+    return Error::from_errno(operation_, errno).object(path_.string());
   return read_next(into);
 }
 
@@ -80,7 +78,7 @@ Result<std::string> BoundedFile::read_to_end(const TextLimit& limit) {
     text.resize(before + got.value());
     if (ByteCount(text.size()) > limit.size) return too_long(ByteCount(text.size()));
     part = 64_KiB;
-  } while (!got.is_zero() && stream_.good());
+  } while (!got.is_zero());
   return text;
 }
 

@@ -1,11 +1,12 @@
 #pragma once
 
+#include "base/owned_fd.hpp"
+
 #include <penstock/base/result.hpp>
 #include <penstock/base/span.hpp>
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <string>
 
 namespace penstock {
@@ -17,11 +18,10 @@ struct TextLimit {
   ErrorCode refusal = ErrorCode::invalid_config;
 };
 
-/// A regular file that is read, whole or in parts. A pipe or a device could have no end, or never answer.
+/// A regular file that is read, whole or in parts.
 class BoundedFile {
  public:
-  /// Errors: not_found, permission and others of the system; invalid_argument, for what is no regular file, and for a
-  /// name that is empty or has a NUL character.
+  /// Errors: those of open_regular_file; invalid_argument, for a name that is empty or has a NUL character.
   [[nodiscard]] static Result<BoundedFile> open(const char* operation, const std::filesystem::path& path);
 
   [[nodiscard]] ByteCount size() const { return size_; }
@@ -39,7 +39,7 @@ class BoundedFile {
   Result<void> read_next(HostSpan into);
   const char* operation_ = "";
   std::filesystem::path path_;
-  std::ifstream stream_;
+  OwnedFd file_;
   ByteCount size_;
 };
 

@@ -1,5 +1,7 @@
 #include "base/replace_file.hpp"
 
+#include "base/regular_file.hpp"
+
 #include <unistd.h>
 #include <atomic>
 #include <cerrno>
@@ -28,15 +30,8 @@ Result<Unfinished> begin_beside(const char* operation, const std::filesystem::pa
   std::error_code error;
   Unfinished unfinished{.file = without_links(file, error)};
   if (error) return Error::from_errno(operation, error.value()).object(file.string());
+  PENSTOCK_TRY(check_regular(operation, file));
   const auto there = std::filesystem::status(unfinished.file, error);
-  if (there.type() == std::filesystem::file_type::none)
-    return Error::from_errno(operation, error.value()).object(file.string());
-  if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
-    return Error::invalid_argument(operation)
-        .object(file.string())
-        .wanted("a file, which is replaced")
-        .got(std::filesystem::is_directory(there) ? "a directory" : "a device, a pipe or a socket");
-  }
   static std::atomic<std::uint64_t> count = 0;
   do {  // a process of this number may have been killed, and have left one
     unfinished.name = unfinished.file;

@@ -1,5 +1,6 @@
 #include "swap/timeline.hpp"
 
+#include "base/regular_file.hpp"
 #include "base/utf8.hpp"
 
 #include <fcntl.h>
@@ -12,6 +13,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 namespace penstock::swap {
@@ -57,25 +59,14 @@ std::string microseconds(TimePoint time) {
 
 Result<std::unique_ptr<Timeline>> Timeline::create(const std::filesystem::path& file, std::uint32_t process,
                                                    ByteCount size_max) {
-  // A reader of a pipe could stop the run, or end it.
-  std::error_code unknown;
-  if (const auto there = std::filesystem::status(file, unknown);
-      std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
-    return Error::invalid_argument("Runtime::create")
-        .object(file.string())
-        .wanted("a file, which is replaced")
-        .got(std::filesystem::is_directory(there) ? "a directory" : "a device, a pipe or a socket")
-        .note(is_timeline_file);
-  }
   // Not truncated before it is known that no other timeline is written there.
-  const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-  File opened(descriptor < 0 ? nullptr : ::fdopen(descriptor, "w"));
-  if (opened == nullptr) {
-    const int cause = errno;
-    if (descriptor >= 0) ::close(descriptor);
-    return cannot_create(file, cause);
+  auto descriptor = open_regular_file("Runtime::create", file, O_WRONLY | O_CREAT);
+  if (!descriptor) {
+    return Error(descriptor.error())
+        .note(is_timeline_file)
+        .advice("name a file that can be written, in a directory that exists");
   }
-  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  if (::flock(descriptor->get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     return Error(ErrorCode::in_use, "Runtime::create")
         .object(file.string())
         .reason(
@@ -83,6 +74,9 @@ Result<std::unique_ptr<Timeline>> Timeline::create(const std::filesystem::path& 
         .note(is_timeline_file)
         .advice("give each run, and each runtime of a process, a timeline_file of its own");
   }
+  File opened(::fdopen(descriptor->get(), "w"));
+  if (opened == nullptr) return cannot_create(file, errno);
+  std::ignore = descriptor->release();
   std::unique_ptr<Timeline> timeline(new Timeline(file, std::move(opened), process, size_max));
   if (const int cause = timeline->begin(); cause != 0) return cannot_create(file, cause);
   return timeline;

@@ -166,7 +166,7 @@ TEST(Timeline, IsAFile) {
     const auto timeline = Timeline::create(other);
     ASSERT_FALSE(timeline) << other;
     EXPECT_EQ(timeline.error().code(), ErrorCode::invalid_argument);
-    EXPECT_NE(timeline.error().message().find("wanted a file"), std::string::npos)
+    EXPECT_NE(timeline.error().message().find("wanted a regular file"), std::string::npos)
         << timeline.error().message();
   }
   ::close(reader);

@@ -1,0 +1,40 @@
+#include "base/regular_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <cerrno>
+
+namespace penstock {
+
+namespace {
+
+Result<void> check_mode(const char* operation, const std::filesystem::path& path, mode_t mode) {
+  if (S_ISREG(mode)) return ok();
+  const bool is_directory = S_ISDIR(mode);
+  return Error::invalid_argument(operation)
+      .object(path.string())
+      .wanted("a regular file")
+      .got(is_directory ? "a directory" : "a pipe, a device or a socket")
+      .advice(is_directory ? "name a file in it" : "name a regular file, such as one with what a pipe gives");
+}
+
+}  // namespace
+
+Result<void> check_regular(const char* operation, const std::filesystem::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0) return check_mode(operation, path, status.st_mode);
+  if (errno == ENOENT) return ok();
+  return Error::from_errno(operation, errno).object(path.string());
+}
+
+Result<OwnedFd> open_regular_file(const char* operation, const std::filesystem::path& path, int flags) {
+  PENSTOCK_TRY(check_regular(operation, path));  // to open a device may do something
+  OwnedFd file(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0666));
+  struct stat status {};
+  if (!file.is_open() || ::fstat(file.get(), &status) != 0)
+    return Error::from_errno(operation, errno).object(path.string());
+  PENSTOCK_TRY(check_mode(operation, path, status.st_mode));  // another may be there meanwhile
+  return file;
+}
+
+}  // namespace penstock
