@@ -155,6 +155,15 @@ Error host_budget_too_small(const MemoryPlan& plan, const Config& config) {
       .got(host_budget_of_rank(config, plan.local_ranks, plan.planned_local_rank));
 }
 
+/// How its bytes follow from the largest tensors.
+std::string describe_staging(const StreamedSizes& largest) {
+  const swap::HeldLeases held = largest_case(largest);
+  return to_string(held.bytes) + " in " + std::to_string(held.count) + " tensors that are held, and " +
+         std::to_string(held.count + 1) + " times " + to_string(held.waits_for) +
+         ": the tensor that is waited for fits into one of the gaps between them" +
+         (largest.leases.is_zero() ? "" : "; " + to_string(largest.leases) + " of shards used in place");
+}
+
 }  // namespace
 
 HostNeed host_need(MemoryPlan& plan, const Config& config, const RankBytes& rank, const ShardLayout& shards) {
@@ -192,6 +201,7 @@ Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const Shar
       .note("needed  staging " + to_string(plan.host_staging_min) + " and resident " +
             to_string(plan.host_minimum - plan.host_staging_min) + " for each of " +
             std::to_string(plan.local_ranks) + " ranks")
+      .note("staging " + describe_staging(need.streamed))
       .note("largest " + longest_in_host(shards, config) + "; a tile of " + to_string(rank.largest_tile))
       .advice("raise the budget, use smaller tiles or units, or offload more to nvme");
 }

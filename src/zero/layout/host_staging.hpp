@@ -56,6 +56,16 @@ inline HeldCases held_cases(const StreamedSizes& largest, std::uint32_t flats = 
       update, {incoming, 1, std::max(gradient, checkpoint)}, {gradient, 1, std::max(incoming, checkpoint)}};
 }
 
+/// Where `held` are anywhere, the bytes with which the range that is waited for is certain to fit.
+inline ByteCount room_beside(const swap::HeldLeases& held) {
+  return held.bytes + held.waits_for * (held.count + 1);
+}
+
+/// The one of the held_cases() that needs the most.
+inline swap::HeldLeases largest_case(const StreamedSizes& largest) {
+  return std::ranges::max(held_cases(largest), {}, room_beside);
+}
+
 /// The host memory that guarantees progress of one engine.
 ///
 /// A range may be allocated anywhere, so that k leases can leave k + 1 gaps. One more range of size s is certain to
@@ -67,10 +77,7 @@ inline HeldCases held_cases(const StreamedSizes& largest, std::uint32_t flats = 
 /// and gradient (12 MiB), which leave 3 gaps: 12 + 3 × 4 = 24 MiB, which is the maximum. Accumulation needs
 /// 4 + 2 × 8 = 20 MiB.
 inline ByteCount host_staging(const StreamedSizes& largest) {
-  ByteCount most;
-  for (const auto& [bytes, count, waits_for] : held_cases(largest))
-    most = std::max(most, bytes + waits_for * (count + 1));
-  return largest.leases + most;
+  return largest.leases + room_beside(largest_case(largest));
 }
 
 /// The same for engines that share the memory.

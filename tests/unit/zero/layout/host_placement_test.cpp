@@ -38,6 +38,11 @@ TEST(MemoryPlan, NamesTheLargestFlatWhereABudgetIsTooSmall) {
                       "; a tile of "),
             std::string::npos)
       << refusal(64_KiB, {});
+  EXPECT_NE(refusal(64_KiB, {})
+                .find("\n  needed  staging 1.0 MiB and resident 4.0 KiB for each of 2 ranks\n"
+                      "  staging 256.0 KiB in 2 tensors that are held, and 3 times 256.0 KiB: "),
+            std::string::npos)
+      << refusal(64_KiB, {});
   EXPECT_NE(
       refusal({}, 64_KiB).find("\n  largest \"second\", 256.0 KiB gathered and 256.0 KiB of gradients\n"),
       std::string::npos)
