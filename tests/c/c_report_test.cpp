@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <string>
+#include <utility>
 
 namespace penstock {
 namespace {
