@@ -15,7 +15,7 @@ namespace penstock {
 [[nodiscard]] Result<OwnedFd> open_regular_file(const char* operation, const std::filesystem::path& path,
                                                 int flags);
 
-/// ok(), too, where nothing is there. Errors: as above.
+/// Of a file that is to be written or replaced; ok(), too, where nothing is there. Errors: as above.
 [[nodiscard]] Result<void> check_regular(const char* operation, const std::filesystem::path& path);
 
 }  // namespace penstock

@@ -2,6 +2,8 @@
 
 #include "base/regular_file.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 #include <atomic>
 #include <cerrno>
@@ -23,6 +25,16 @@ struct Unfinished {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> stream{nullptr, &std::fclose};
 };
 
+/// A file that is written for long, as a timeline, has a lock. Replaced, what is written later would be lost.
+Result<void> check_not_in_use(const char* operation, const std::filesystem::path& file) {
+  const OwnedFd there(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!there.is_open() || ::flock(there.get(), LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK) return ok();
+  return Error(ErrorCode::in_use, operation)
+      .object(file.string())
+      .reason("it is being written, as the timeline of a run")
+      .advice("name another file");
+}
+
 Result<Unfinished> begin_beside(const char* operation, const std::filesystem::path& file) {
   if (!file.has_filename()) {
     return Error::invalid_argument(operation).object("file").reason("it names no file").got(file.string());
@@ -31,6 +43,7 @@ Result<Unfinished> begin_beside(const char* operation, const std::filesystem::pa
   Unfinished unfinished{.file = without_links(file, error)};
   if (error) return Error::from_errno(operation, error.value()).object(file.string());
   PENSTOCK_TRY(check_regular(operation, file));
+  PENSTOCK_TRY(check_not_in_use(operation, file));
   const auto there = std::filesystem::status(unfinished.file, error);
   static std::atomic<std::uint64_t> count = 0;
   do {  // a process of this number may have been killed, and have left one

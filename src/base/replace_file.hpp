@@ -13,7 +13,7 @@ namespace penstock {
 /// file. A link stays: what it leads to is replaced.
 ///
 /// Errors, of `operation` and with `file` as their object: invalid_argument, for a name that ends with a separator, and
-/// for a directory, a device, a pipe or a socket; those of the file system.
+/// for a directory, a device, a pipe or a socket; in_use, for the timeline of a run; those of the file system.
 [[nodiscard]] Result<void> replace_file(const char* operation, const std::filesystem::path& file,
                                         std::string_view contents);
 /// Whether replace_file() could begin there now. Changes nothing. Errors: those of replace_file().

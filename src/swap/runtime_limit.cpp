@@ -25,6 +25,7 @@ struct Least {
   const std::string* object = nullptr;  // for which it is so
   ByteCount kept_end = {};              // where what stays in memory ends
   const std::string* last = nullptr;    // of that; null: nothing stays
+  ByteCount engines = {};               // what they need for progress, where that decides
 };
 Least least_of(const RuntimeState& state) {
   Least least{};
@@ -46,9 +47,10 @@ Least least_of(const RuntimeState& state) {
   least.bytes = least.kept_end + std::max(largest, state.staging_least);
   least.reason = "the largest tensor would have no room beside those that stay in memory";
   if (largest > state.staging_least) return least;
-  least.object = least.last;
-  least.reason = state.staging_least.is_zero() ? "a tensor that stays in memory is beyond that"
-                                               : "the runtime's engines need more host memory for progress";
+  least.engines = state.staging_least;
+  least.object = least.engines.is_zero() ? least.last : nullptr;
+  least.reason = least.engines.is_zero() ? "a tensor that stays in memory is beyond that"
+                                         : "the runtime's engines need more host memory for progress";
   return least;
 }
 
@@ -66,6 +68,8 @@ Result<void> check_limit(const Least& least, ByteCount end, ByteCount wanted,
     error = std::move(error).note("limit   " + to_string(*other) +
                                   " is another one, and the lower one of the two applies");
   }
+  if (!least.engines.is_zero())
+    error = std::move(error).note("engines " + to_string(least.engines) + " for what moves");
   if (least.object != nullptr) error = std::move(error).object(*least.object);
   if (least.last == nullptr) return error;
   return std::move(error).note("stays   " + *least.last + ", the last one, up to " +

@@ -40,11 +40,15 @@ std::string json_string(std::string_view text) {
 
 constexpr const char* is_timeline_file = "it is timeline_file, penstock.timeline_file of a configuration";
 
-Error cannot_create(const std::filesystem::path& file, int cause) {
-  return Error::from_errno("Runtime::create", cause)
-      .object(file.string())
+Error cannot_create(Error cause) {
+  const bool is_full = cause.code() == ErrorCode::no_space;
+  return std::move(cause)
       .note(is_timeline_file)
-      .advice("name a file that can be written, in a directory that exists");
+      .advice(is_full ? "free space, or name a file on another file system"
+                      : "name a file that can be written, in a directory that exists");
+}
+Error cannot_create(const std::filesystem::path& file, int cause) {
+  return cannot_create(Error::from_errno("Runtime::create", cause).object(file.string()));
 }
 
 std::string microseconds(TimePoint time) {
@@ -61,11 +65,7 @@ Result<std::unique_ptr<Timeline>> Timeline::create(const std::filesystem::path& 
                                                    ByteCount size_max) {
   // Not truncated before it is known that no other timeline is written there.
   auto descriptor = open_regular_file("Runtime::create", file, O_WRONLY | O_CREAT);
-  if (!descriptor) {
-    return Error(descriptor.error())
-        .note(is_timeline_file)
-        .advice("name a file that can be written, in a directory that exists");
-  }
+  if (!descriptor) return cannot_create(descriptor.error());
   if (::flock(descriptor->get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     return Error(ErrorCode::in_use, "Runtime::create")
         .object(file.string())

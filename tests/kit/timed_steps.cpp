@@ -45,11 +45,12 @@ TimedRank::Options with_device_updates() {
   return options;
 }
 
-Phases measure_step(TimedRank& rank) {
+namespace {
+
+Phases measure_micro_batch(TimedRank& rank, bool is_last) {
   Engine& engine = rank.engine();
   TimePoint forward{}, backward{};
   const TimePoint began = rank.now();
-  engine.begin_step({}).value();
   const auto checkpoint = [&](std::uint32_t unit, CheckpointUse use) {
     return rank.has_checkpoints() ? engine.checkpoint(unit, use, rank.stream()).value() : CheckpointLease();
   };
@@ -71,8 +72,16 @@ Phases measure_step(TimedRank& rank) {
     engine.reduce(std::move(gradients), rank.stream()).value();
   }
   rank.mark(&backward);
-  (void)engine.step().value();
+  if (is_last) (void)engine.step().value();
   return {.forward = in_units(forward - began), .backward = in_units(backward - forward)};
+}
+
+}  // namespace
+
+Phases measure_step(TimedRank& rank, std::uint32_t micro_batches) {
+  rank.engine().begin_step({.micro_batches = micro_batches}).value();
+  for (std::uint32_t i = 1; i < micro_batches; ++i) (void)measure_micro_batch(rank, /*is_last=*/false);
+  return measure_micro_batch(rank, /*is_last=*/true);
 }
 
 Phases measure(const TimedRank::Options& options) {

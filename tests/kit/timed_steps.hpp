@@ -32,7 +32,8 @@ struct Phases {
   double parameter_reads = 0;        ///< units whose bytes were read from disk for it
 };
 
-Phases measure_step(TimedRank& rank);
+/// The phases are those of the last micro-batch.
+Phases measure_step(TimedRank& rank, std::uint32_t micro_batches = 1);
 
 /// The last of four steps, each of which begins when nothing is in flight. The first ones teach the runtime the order
 /// of use.

@@ -28,13 +28,17 @@ MemoryPlan plan_of(const TimedRank::Options& options) {
   return plan_memory(options.config, options.model, 1, 1, tiers::DeviceMemory::separate).value();
 }
 
-swap::ReplayedRound simulated(const TimedRank::Options& options) {
-  const auto step = simulate::plan_step(options.config, options.model, plan_of(options), {}).value();
+swap::ReplayedRound simulated(const TimedRank::Options& options, std::uint32_t micro_batches = 1) {
+  const auto step =
+      simulate::plan_step(options.config, options.model, plan_of(options), {.micro_batches = micro_batches})
+          .value();
   const auto rate = static_cast<double>(options.disk.bytes_per_second);
   simulate::Machine machine;
   machine.costs.disks = {{.rates = {.read = rate, .write = rate, .mixed = rate}}};
   constexpr double phase = 1e-3 * units;
-  simulate::set_use(machine.costs, step.trace, {.forward = phase, .backward = phase, .update = phase / 4});
+  simulate::set_use(
+      machine.costs, step.trace,
+      {.forward = phase * micro_batches, .backward = phase * micro_batches, .update = phase / 4});
   return simulate_steps(step.trace, machine, step.options).value().steady;
 }
 
@@ -44,12 +48,12 @@ struct Measured {
 };
 constexpr std::uint64_t steps = 8;
 
-Measured measured(const TimedRank::Options& options) {
+Measured measured(const TimedRank::Options& options, std::uint32_t micro_batches = 1) {
   TimedRank rank(options);
-  for (int step = 0; step < 4; ++step) measure_step(rank);
+  for (int step = 0; step < 4; ++step) measure_step(rank, micro_batches);
   const auto before = rank.ledger().traffic();
   const TimePoint began = rank.now();
-  for (std::uint64_t step = 0; step < steps; ++step) measure_step(rank);
+  for (std::uint64_t step = 0; step < steps; ++step) measure_step(rank, micro_batches);
   const auto after = rank.ledger().traffic();
   return {after.read - before.read, after.written - before.written,
           in_units(rank.now() - began) * 1e-3 / steps};
@@ -149,6 +153,33 @@ TEST(OverlapSimulated, IsNearARunWithParametersOnDiskUpdatedInTheBackward) {
       EXPECT_NEAR(step.seconds / run.step, 1, 0.07);
       EXPECT_NEAR(ratio(step.read * steps, run.read), 1, 0.08);
       EXPECT_NEAR(ratio(step.written * steps, run.written), 1, 0.01);
+    }
+  }
+}
+
+// With room for two shards and gradients of each unit, and for tiles in flight that were not beside all shards in each
+// micro-batch, and not beside buffers of all reduced gradients.
+TEST(OverlapSimulated, IsARunOfSeveralMicroBatches) {
+  for (const bool in_backward : {false, true}) {
+    for (const double disk : disks) {
+      for (const std::uint32_t micro_batches : {2u, 16u}) {
+        SCOPED_TRACE(testing::Message() << "in the backward " << in_backward << ", disk " << disk << ", "
+                                        << micro_batches << " micro-batches");
+        TimedRank::Options options = with_states_on_disk(disk, /*parameters=*/true, in_backward);
+        options.config.penstock.tiles_in_flight = 12;
+        options.config.penstock.host_budget = ByteCount(2 * unit_elements) * (3 * units);
+        const Measured run = measured(options, micro_batches);
+        const swap::ReplayedRound step = simulated(options, micro_batches);
+        EXPECT_NEAR(step.seconds / run.step, 1, 0.07);
+        if (in_backward) {
+          EXPECT_NEAR(ratio(step.read * steps, run.read), 1.12, 0.14);
+          EXPECT_NEAR(ratio(step.written * steps, run.written), 1, 0.01);
+        } else {
+          EXPECT_EQ(step.read, ByteCount(12 * unit_elements) * units) << "the states, once";
+          EXPECT_EQ(run.read, step.read * steps);
+          EXPECT_EQ(run.written, step.written * steps);
+        }
+      }
     }
   }
 }

@@ -302,9 +302,11 @@ TEST_F(SimulateModel, RefusesWhatItCannotUse) {
 }
 
 TEST_F(SimulateCommand, TakesADistanceForReuseDistanceOnly) {
-  EXPECT_EQ(
-      run({"--host-budget", "4MiB", "--eviction", "reuse_distance", "--reuse-distance-max", "8MiB"}).status,
-      0);
+  const auto simulated =
+      run({"--host-budget", "4MiB", "--eviction", "reuse_distance", "--reuse-distance-max", "8MiB"});
+  EXPECT_EQ(simulated.status, 0);
+  EXPECT_NE(simulated.err.find("its report predicts none"), std::string::npos) << simulated.err;
+  EXPECT_EQ(run({"--host-budget", "4MiB"}).err.find("its report predicts none"), std::string::npos);
   for (const auto& wrong :
        {std::vector<std::string>{"--eviction", "reuse_distance"}, {"--reuse-distance-max", "8MiB"}}) {
     std::vector<std::string> arguments = {"--host-budget", "4MiB"};

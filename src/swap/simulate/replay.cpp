@@ -162,7 +162,6 @@ Result<ReplayedRound> Replay::round() {
   const auto used_before = disks_.uses();
   round_ = {};
   trainer_.next = next_added_ = 0;
-  has_gradient_ = false;
   if (of_last_round_ == 0) ask_for_flats(dropped_between_);
   while (!trainer_.is_done() || of_last_round_ > 0) PENSTOCK_TRY(go_on());
   for (std::uint32_t i = 0; i < flats_.size(); ++i) {
@@ -223,9 +222,7 @@ Result<bool> Replay::begin_use(Thread& thread) {
     if (must_wait(thread, {number, access})) return false;
     thread.request = residency_.request(tensor, access, Use::unrecorded);
     ask_ahead(thread);
-    const bool is_gradient = trace_.tensors[number].purpose == tiers::Purpose::gradient_shard;
-    if (&thread == &trainer_ && is_gradient && !std::exchange(has_gradient_, true))
-      ask_for_flats(dropped_ahead_);
+    if (&thread == &trainer_ && thread.next == uses_.last_micro_batch) ask_for_flats(dropped_ahead_);
     residency_.advance();
   }
   const auto outcome = residency_.take(*thread.request);

@@ -53,7 +53,7 @@ struct ReplayOptions {
   /// gradient is elsewhere, beside the rest of the round; of those that wait, the first in the trace is the next.
   bool update_in_backward = false;
   /// At each use its thread asks for so many of its next tensors that are dropped after their use, as an engine does
-  /// for tiles; with `update_beside`, at its first gradient also for those of the update.
+  /// for tiles; with `update_beside`, at the first gradient of the last micro-batch also for those of the update.
   std::uint32_t dropped_ahead = 0;
   /// With `update_in_backward`, of those of the update: so many once the last round's update has ended.
   std::uint32_t dropped_between = 0;
@@ -173,7 +173,6 @@ class Replay : private HostResidency::Effects {
   std::vector<tiers::TensorId> tensors_;  // by their numbers in the trace
   SimulatedDisks disks_;
   Thread trainer_, update_;
-  bool has_gradient_ = false;                      // in this round
   std::vector<Flat> flats_;                        // those of uses_
   std::size_t next_added_ = 0;                     // of uses_.added_after
   std::uint32_t updating_ = 0;                     // the flat, unless update_ is done

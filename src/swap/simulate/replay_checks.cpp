@@ -76,6 +76,8 @@ Result<void> check_budget(const BudgetNeed& need, ByteCount budget) {
       .reason(reason)
       .wanted("at least " + to_exact_string(need.least()))
       .got(to_exact_string(budget))
+      .note("gaps    where other tensors divide the memory, more is needed: " +
+            to_exact_string(need.enough()) + " has room in every order")
       .advice("raise the budget, or use smaller units or tiles");
 }
 

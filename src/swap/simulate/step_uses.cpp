@@ -40,6 +40,18 @@ void find_added(const AccessTrace& trace, StepUses& uses) {
                    [&](auto a, auto b) { return flats[a].added_at < flats[b].added_at; });
 }
 
+std::size_t find_last_micro_batch(const AccessTrace& trace, const std::vector<std::uint32_t>& of_trainer) {
+  std::vector<bool> used_later(trace.tensors.size());
+  std::size_t first = of_trainer.size();
+  for (std::size_t i = of_trainer.size(); i-- > 0;) {
+    const std::uint32_t tensor = trace.uses[of_trainer[i]].tensor;
+    if (trace.tensors[tensor].purpose != Purpose::gradient_shard || used_later[tensor]) continue;
+    used_later[tensor] = true;
+    first = i;
+  }
+  return first;
+}
+
 /// Gradients on disk, as an engine's: the update reads them once, and then they are overwritten.
 std::vector<bool> find_discarded(const AccessTrace& trace) {
   struct Uses {
@@ -82,6 +94,7 @@ StepUses StepUses::divide(const AccessTrace& trace, bool update_beside, bool upd
   divide_update(trace, uses);
   if (update_in_backward) find_added(trace, uses);
   uses.is_discarded = find_discarded(trace);
+  uses.last_micro_batch = find_last_micro_batch(trace, uses.of_trainer);
   return uses;
 }
 

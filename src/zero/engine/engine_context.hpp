@@ -161,6 +161,8 @@ struct EngineContext {
   CollectiveTrace collective_trace;  ///< of them
   /// The order in which gradient moves take leases: only one hop at a time holds some and waits for more.
   HopOrder accumulation_order;
+  /// Buffers of incoming gradients that gradient moves have asked for and not given back. Of the mover.
+  std::uint32_t incoming_buffers = 0;
   /// The order in which checkpoints are copied to the device, that of their use. A copy waits for its slot, and those
   /// behind it on the stream with it: one that is needed later must not be before one that is needed sooner.
   HopOrder checkpoint_order;

@@ -22,6 +22,10 @@ enum class Incoming : std::uint8_t {
   buffer,       ///< it was copied to a buffer
 };
 
+/// While one is added to its accumulator, the next one is copied. A trainer that is far ahead of its device would else
+/// fill the memory with buffers whose gradients do not exist yet.
+constexpr std::uint32_t incoming_buffers_max = 2;
+
 Incoming incoming_of(const EngineContext& context, const FlatState& flat, Accumulation how) {
   if (flat.grad.in_place.held()) return Incoming::in_place;
   if (!flat.kept_gradient.empty()) return Incoming::on_device;
@@ -48,6 +52,7 @@ class CopyOutHop final : public OrderedHop {
   }
 
   ~CopyOutHop() override {
+    if (asked_ && where_ == Incoming::buffer) --context_.incoming_buffers;
     if (!context_.copied_out.hangs() && copy_ != Copy::unknown) return;
     abandon(std::move(accumulator_));
     abandon(std::move(incoming_));
@@ -114,9 +119,11 @@ class CopyOutHop final : public OrderedHop {
     }
     if (!context_.accumulation_order.is_head(number_)) return ok();
     if (!asked_) {
+      if (where_ == Incoming::buffer && context_.incoming_buffers == incoming_buffers_max) return ok();
       asked_ = true;
       pending_accumulator_.ask();
       if (where_ == Incoming::buffer) {
+        ++context_.incoming_buffers;
         pending_incoming_ =
             context_.runtime.request(flat_.incoming_gradient, swap::Access::overwrite, swap::Use::unrecorded);
       }

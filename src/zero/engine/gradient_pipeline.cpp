@@ -4,6 +4,8 @@
 #include "zero/engine/gradient_hops.hpp"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 
 namespace penstock::zero {
 
@@ -172,18 +174,23 @@ bool GradientPipeline::idle() const {
 }
 
 Result<void> GradientPipeline::check_complete() const {
-  for (const FlatState& flat : context_.flats) {
-    if (flat.grad.absent || flat.grad.closed_count == micro_batches_) continue;
-    return Error::invalid_argument("Engine::step")
-        .reason("a gradient is missing: not every unit was reduced in every micro-batch")
-        .object(flat.layout->name)
-        .wanted(micro_batches_)
-        .got(flat.grad.closed_count)
-        .advice(
-            "reduce it; or give begin_step() fewer StepOptions::micro_batches, or the unit in "
-            "StepOptions::units_without_gradient");
+  std::string missing;
+  std::optional<std::uint32_t> least;
+  for (std::uint32_t unit = 0; unit < units_.size(); ++unit) {
+    const UnitState& state = units_[unit];
+    if (state.absent || state.written == micro_batches_ || context_.shards.trained_by(unit).empty()) continue;
+    missing += (least ? ", " : "") + context_.model.units[unit].name;
+    least = std::min(least.value_or(state.written), state.written);
   }
-  return ok();
+  if (!least) return ok();
+  return Error::invalid_argument("Engine::step")
+      .reason("gradients are missing: not every unit was reduced in every micro-batch")
+      .object(missing)
+      .wanted(micro_batches_)
+      .got(*least)
+      .advice(
+          "reduce them; or give begin_step() fewer StepOptions::micro_batches, or the units in "
+          "StepOptions::units_without_gradient");
 }
 
 Result<void> GradientPipeline::abandon_step() {

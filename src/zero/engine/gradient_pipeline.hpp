@@ -57,7 +57,7 @@ class GradientPipeline {
   /// Whether no reduction is in flight. Call with the runtime's lock held.
   [[nodiscard]] bool idle() const;
 
-  /// Errors: invalid_argument, naming a flat that was not reduced in every micro-batch.
+  /// Errors: invalid_argument, naming the units that were not reduced in every micro-batch.
   Result<void> check_complete() const;
   /// Whether the flat's gradients of all micro-batches are written.
   [[nodiscard]] bool is_complete(std::uint32_t flat) const {

@@ -37,7 +37,7 @@ class LayoutReader {
     }
     for (const Shared& shared : shared_) resolve(shared, layout);
     if (root.isMember("checkpoints")) read_checkpoints(root["checkpoints"], layout);
-    layout.groups.resize(group_max_ + 1);
+    layout.groups.resize(groups_.empty() ? 1 : *groups_.rbegin() + 1);
     read_frozen_groups(root["frozen_groups"], layout);
     return layout;
   }
@@ -124,8 +124,8 @@ class LayoutReader {
     if (json.isMember("group")) {
       parameter.group = static_cast<std::uint32_t>(
           read_count(json["group"], path + ".group", 0, LayoutFile::groups_max - 1));
-      group_max_ = std::max(group_max_, parameter.group);
     }
+    groups_.insert(parameter.group);
     return parameter;
   }
 
@@ -190,8 +190,13 @@ class LayoutReader {
     const auto& owned = layout.units[owner->second].parameters;
     std::vector<std::string_view> names;
     for (std::uint32_t i = 0; i < owned.size(); ++i) {
-      if (owned[i].name == *parameter) return layout.units[shared.unit].shared.push_back({owner->second, i});
       names.push_back(owned[i].name);
+      if (owned[i].name != *parameter) continue;
+      std::vector<ParameterId>& all = layout.units[shared.unit].shared;
+      const ParameterId id{owner->second, i};
+      if (std::find(all.begin(), all.end(), id) != all.end())
+        return report(*shared.json, shared.path, "the unit shares this parameter already");
+      return all.push_back(id);
     }
     report(*shared.json, shared.path + ".parameter",
            "unit \"" + *unit + "\" has no parameter of this name" + hint(*parameter, names));
@@ -219,14 +224,25 @@ class LayoutReader {
     if (!json.isNull() && !json.isArray()) return refuse(json, "frozen_groups", "wanted a list of groups");
     for (Json::ArrayIndex i = 0; i < json.size() && !is_full(); ++i) {
       const std::string path = "frozen_groups[" + std::to_string(i) + "]";
-      const std::uint64_t group = read_count(json[i], path, 0, group_max_);
-      layout.groups[group].frozen = true;
+      if (json[i].isUInt() && groups_.contains(json[i].asUInt())) {
+        layout.groups[json[i].asUInt()].frozen = true;
+        continue;
+      }
+      std::string known;
+      for (const std::uint32_t group : groups_) known += (known.empty() ? "" : ", ") + std::to_string(group);
+      refuse(json[i], path, "wanted the group of a parameter, of which there are " + known);
     }
   }
 
   ByteCount read_size(const Json::Value& json) {
     if (!json.isString()) {
-      return ByteCount(read_count(json, "checkpoints.size", 1, ModelLayout::checkpoint_bytes_max.value()));
+      const std::uint64_t most = ModelLayout::checkpoint_bytes_max.value();
+      if (json.isUInt64() && json.asUInt64() >= 1 && json.asUInt64() <= most)
+        return ByteCount(json.asUInt64());
+      refuse(
+          json, "checkpoints.size",
+          "wanted bytes, a whole number from 1 to " + std::to_string(most) + " or a size such as \"16 MiB\"");
+      return 1_B;
     }
     const auto bytes = config::parse_bytes(json.asString());
     if (!bytes) report(json, "checkpoints.size", bytes.error());
@@ -237,7 +253,7 @@ class LayoutReader {
   std::vector<Shared> shared_;
   std::map<std::string, std::uint32_t> units_;
   std::uint64_t total_ = 0;
-  std::uint32_t group_max_ = 0;
+  std::set<std::uint32_t> groups_;
 };
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 Error not_given(const Machine& machine, const char* key) {
   return Error::invalid_argument("simulate")
       .object(key)
-      .reason("the machine file does not give it")
+      .reason("a rate is needed that the machine file does not give")
       .where(machine.file)
       .advice("add it, see docs/simulation.md");
 }

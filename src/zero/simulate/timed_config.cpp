@@ -49,7 +49,8 @@ Result<void> check_timed_run(const TimedRun& run, const std::vector<std::filesys
   if (run.shape.device_memory == tiers::DeviceMemory::separate && device.host_copy == 0) {
     return Error::invalid_argument(operation)
         .object("device.host_copy")
-        .reason("the machine file does not give it, so that what is offloaded would come in no time")
+        .reason(
+            "a rate is needed that the machine file does not give: what is offloaded would come in no time")
         .wanted("bytes a second between host memory and a device")
         .got("nothing")
         .where(run.machine.file)

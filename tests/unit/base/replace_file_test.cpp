@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <unistd.h>
 #include <csignal>
@@ -74,6 +76,18 @@ TEST(ReplaceFile, PassesOverWhatAKilledProcessOfItsNumberHasLeft) {
   EXPECT_TRUE(check_replaceable("save", file));
   ASSERT_TRUE(replace_file("save", file, "text"));
   EXPECT_EQ(contents(file), "text");
+}
+
+TEST(ReplaceFile, LeavesAFileThatIsBeingWritten) {
+  const test::ScratchDirectory scratch;
+  const auto file = scratch.path() / "file";
+  const int written = ::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_EQ(::flock(written, LOCK_EX), 0);
+  EXPECT_EQ(replace_file("save", file, "text").error().code(), ErrorCode::in_use);
+  EXPECT_EQ(check_replaceable("save", file).error().code(), ErrorCode::in_use);
+  EXPECT_EQ(files_in(scratch.path()), 1u);
+  ::close(written);
+  EXPECT_TRUE(replace_file("save", file, "text"));
 }
 
 TEST(ReplaceFile, RefusesWhatItCannotReplaceAndSaysSoBefore) {

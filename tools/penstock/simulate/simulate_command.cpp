@@ -199,6 +199,12 @@ Result<SimulatedCase> case_of_model(const SimulateOptions& options) {
 Result<void> run(const SimulateOptions& options) {
   PENSTOCK_TRY_ASSIGN(const SimulatedCase simulated,
                       options.model.empty() ? case_of_trace(options) : case_of_model(options));
+  if (simulated.settings.eviction == swap::Eviction::reuse_distance) {
+    print_notes(
+        {"with reuse_distance what a run keeps depends on the time of each store: its steps read other "
+         "bytes, "
+         "and its report predicts none"});
+  }
   if (options.as_json)
     print_json(to_json(simulated));
   else

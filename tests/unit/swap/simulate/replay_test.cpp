@@ -149,6 +149,8 @@ TEST(Replay, RefusesWhatDoesNotFit) {
   ASSERT_FALSE(beside);
   EXPECT_NE(beside.error().message().find("at least 20.0 KiB"), std::string::npos)
       << beside.error().message();
+  EXPECT_NE(beside.error().message().find("100.0 KiB (102400 B) has room in every order"), std::string::npos)
+      << beside.error().message();
   EXPECT_TRUE(Replay::create(held, {.host_budget = page * 5}));
 
   held.uses.push_back({9, Access::read});

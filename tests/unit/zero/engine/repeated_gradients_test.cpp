@@ -80,6 +80,21 @@ TEST_P(RepeatedGradients, ReplaceWhatWasWrittenBefore) {
   EXPECT_DOUBLE_EQ(engine().step().value().gradient_norm, norm_of(2));
 }
 
+TEST_P(RepeatedGradients, ThatAreMissingAreThoseOfTheUnitsNamed) {
+  const auto step = [this]() -> Result<void> {
+    const auto outcome = engine().step();
+    if (!outcome) return outcome.error();
+    return ok();
+  };
+  engine().begin_step({.micro_batches = 1}).value();
+  reduce(1);
+  expect_refused(step(), ": a, c, wanted 1, got 0");
+  reduce(0);
+  expect_refused(step(), ": c, wanted 1, got 0");  // not b, whose parameter it shares
+  reduce(2);
+  EXPECT_TRUE(step());
+}
+
 TEST_P(RepeatedGradients, AreReplacedByGradientsOfTheCaller) {
   engine().begin_step({.micro_batches = 1}).value();
   reduce(2);

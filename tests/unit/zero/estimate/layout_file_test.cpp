@@ -110,6 +110,10 @@ TEST(LayoutFile, RefusesWhatNoLayoutHas) {
            {R"({"units": [{"name": "a", "shared": [{"unit": "a", "parameter": "w"}],
                            "parameters": [{"name": "w", "count": 1}]}]})",
             "share a parameter with itself"},
+           {R"({"units": [{"name": "a", "parameters": [{"name": "w", "count": 1}]},
+                          {"name": "b", "shared": [{"unit": "a", "parameter": "w"},
+                                                   {"unit": "a", "parameter": "w"}]}]})",
+            "units[1].shared[1], line 3: the unit shares this parameter already"},
            {R"({"units": [{"name": "aaaa", "parameters": [{"name": "w", "count": 1}]},
                           {"name": "b", "shared": [{"unit": "aaab", "parameter": "w"}]}]})",
             "no unit has this name; did you mean \"aaaa\"?"},
@@ -117,6 +121,9 @@ TEST(LayoutFile, RefusesWhatNoLayoutHas) {
                           {"name": "b", "shared": [{"unit": "a", "parameter": "v"}]}]})",
             "has no parameter of this name"},
            {R"({"units": [{"name": "b", "shared": [7]}]})", "units[0].shared[0], line 1: wanted an object"},
+           {R"({"units": [{"name": "a", "parameters": [{"name": "w", "count": 1}]}],
+                "checkpoints": {"count": 1, "size": 0}})",
+            "or a size such as \"16 MiB\", got 0"},
            {R"({"units": [{"name": "a", "parameters": [{"name": "w", "count": 1}]}],
                 "checkpoints": {"count": 0, "size": 1}})",
             "checkpoints.count"},
@@ -143,7 +150,7 @@ TEST(LayoutFile, NamesTheGroupsThatAreFrozen) {
   ASSERT_EQ(layout.groups.size(), 3u);
   EXPECT_FALSE(layout.groups[0].frozen);
   EXPECT_TRUE(layout.groups[2].frozen);
-  for (const char* wrong : {"2}", "[3]}", "[-1]}", "[true]}", "{}}"}) {
+  for (const char* wrong : {"2}", "[1]}", "[3]}", "[-1]}", "[true]}", "{}}"}) {
     const auto refused = LayoutFile::parse(units + wrong, "test");
     ASSERT_FALSE(refused) << wrong;
     EXPECT_NE(refused.error().message().find("frozen_groups"), std::string::npos)
