@@ -1,24 +1,10 @@
 #pragma once
 
+#include "measure_disk.hpp"
+
 #include "zero/simulate/planned_step.hpp"
 
-#include <penstock/swap/disk_benchmark.hpp>
-
-#include <chrono>
-
 namespace penstock::bench {
-
-/// The disk's rates now, each measured for `duration`.
-inline Result<swap::DiskRates> measure_disk(swap::DiskBenchmark& load, TimePoint duration) {
-  swap::DiskRates rates{};
-  for (const auto& [pattern, rate] : {std::pair(swap::BenchmarkPattern::read, &rates.read),
-                                      std::pair(swap::BenchmarkPattern::write, &rates.write),
-                                      std::pair(swap::BenchmarkPattern::mixed, &rates.mixed)}) {
-    PENSTOCK_TRY_ASSIGN(const auto sample, load.run(pattern, duration));
-    *rate = sample.bytes_per_second();
-  }
-  return rates;
-}
 
 /// The mean of two measurements.
 inline swap::DiskRates mean(const swap::DiskRates& a, const swap::DiskRates& b) {

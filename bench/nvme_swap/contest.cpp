@@ -136,7 +136,7 @@ Result<void> Contest::make_events() {
     Event& event = events_.emplace_back(Event{.operation = operation});
     for (std::size_t i = 0; i < options_.settings.size(); ++i) {
       if (operation == BenchmarkPattern::swap) {
-        PENSTOCK_TRY(add_swap(event, i));
+        PENSTOCK_TRY(add_swap(event, i, *plain[i]));
       } else {
         event.contestants.push_back(ours(*plain[i], options_.settings[i], i, operation));
       }
@@ -166,7 +166,7 @@ Result<DiskBenchmark*> Contest::make_load(const Setting& setting, ByteCount tran
   return loads_.emplace_back(std::move(load)).get();
 }
 
-Result<void> Contest::add_swap(Event& event, std::size_t setting) {
+Result<void> Contest::add_swap(Event& event, std::size_t setting, DiskBenchmark& plain) {
   for (const TileWork& work : options_.swap.work) {
     TileUpdate* update = nullptr;
     if (work.compute) {
@@ -181,19 +181,37 @@ Result<void> Contest::add_swap(Event& event, std::size_t setting) {
     contestant.work = work;
     contestant.name += work.compute ? " + Adam" : "";
     contestant.name += work.integrity ? " + checksums" : "";
-    if (update != nullptr) {
-      contestant.run = [run = contestant.run, update](double seconds) -> Result<Sample> {
-        const TileUpdate::Total before = update->total();
-        PENSTOCK_TRY_ASSIGN(Sample sample, run(seconds));
-        const TileUpdate::Total after = update->total();
-        if (after.tiles > before.tiles)
-          sample.update_s =
-              (after.seconds - before.seconds) / static_cast<double>(after.tiles - before.tiles);
-        return sample;
-      };
-    }
+    if (update != nullptr) PENSTOCK_TRY(count_updates(contestant, *update, plain));
     event.contestants.push_back(std::move(contestant));
   }
+  return ok();
+}
+
+/// Also measures the disk beside such updates after each run, where the swap is simulated.
+Result<void> Contest::count_updates(Contestant& contestant, const TileUpdate& update, DiskBenchmark& plain) {
+  DiskBesideUpdate* beside = nullptr;
+  const bool all = wanted(BenchmarkPattern::read) && wanted(BenchmarkPattern::write);
+  if (all && devices_.size() == 1) {
+    PENSTOCK_TRY_ASSIGN(auto created, DiskBesideUpdate::create({.format = options_.swap.format,
+                                                                .elements = options_.swap.tile_elements,
+                                                                .integrity = contestant.work.integrity,
+                                                                .workers = workers_.get()},
+                                                               tile_size_));
+    beside = beside_.emplace_back(std::move(created)).get();
+  }
+  contestant.run = [run = contestant.run, &update, &plain, beside](double seconds) -> Result<Sample> {
+    const TileUpdate::Total before = update.total();
+    PENSTOCK_TRY_ASSIGN(Sample sample, run(seconds));
+    const TileUpdate::Total after = update.total();
+    if (after.tiles == before.tiles) return sample;
+    const double updated = after.seconds - before.seconds;
+    sample.update_s = updated / static_cast<double>(after.tiles - before.tiles);
+    if (beside == nullptr) return sample;
+    const std::chrono::duration<double> duration(seconds / 2);
+    PENSTOCK_TRY_ASSIGN(sample.disk, beside->measure(plain, std::min(1.0, updated / seconds),
+                                                     std::chrono::duration_cast<TimePoint>(duration)));
+    return sample;
+  };
   return ok();
 }
 

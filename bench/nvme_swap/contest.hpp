@@ -1,5 +1,6 @@
 #pragma once
 
+#include "disk_beside_update.hpp"
 #include "measure/storage_device.hpp"
 #include "options.hpp"
 #include "sample.hpp"
@@ -65,7 +66,9 @@ class Contest {
   [[nodiscard]] Result<void> check_room() const;
   Result<void> make_events();
   Result<swap::DiskBenchmark*> make_load(const Setting& setting, ByteCount transfer, TileUpdate* update);
-  Result<void> add_swap(Event& event, std::size_t setting);
+  /// `plain`: the load of the setting without tiles.
+  Result<void> add_swap(Event& event, std::size_t setting, swap::DiskBenchmark& plain);
+  Result<void> count_updates(Contestant& contestant, const TileUpdate& update, swap::DiskBenchmark& plain);
   Result<void> add_fio(Event& event);
 
   Options options_;
@@ -74,6 +77,7 @@ class Contest {
   std::vector<std::string> notes_;
   std::unique_ptr<parallel::Workers> workers_;
   std::vector<std::unique_ptr<TileUpdate>> updates_;  // outlive the loads
+  std::vector<std::unique_ptr<DiskBesideUpdate>> beside_;
   std::vector<std::unique_ptr<swap::DiskBenchmark>> loads_;
   std::vector<Event> events_;
 };

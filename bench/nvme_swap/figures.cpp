@@ -92,31 +92,15 @@ std::optional<double> simulate_swap(ByteCount tile, std::uint64_t slots, const s
 
 std::optional<measure::Center> compare_simulated(const Contest& contest, const Event& event,
                                                  std::size_t who) {
-  using swap::BenchmarkPattern;
-  const Contestant& contestant = event.contestants[who];
-  const auto rates_of = [&](BenchmarkPattern pattern) -> std::vector<double> {
-    for (const Event& other : contest.events()) {
-      if (other.operation != pattern) continue;
-      const auto* samples = find(
-          other, [&](const Contestant& one) { return !one.is_fio && one.setting == contestant.setting; });
-      if (samples != nullptr) return rates(*samples);
-    }
-    return {};
-  };
-  const auto read = rates_of(BenchmarkPattern::read), write = rates_of(BenchmarkPattern::write),
-             mixed = rates_of(BenchmarkPattern::mixed);
-  const std::vector<Sample>& samples = event.samples[who];
-  if (contest.devices().size() != 1 || std::min({read.size(), write.size(), mixed.size()}) < samples.size())
-    return std::nullopt;
-  const std::uint64_t slots = ceil_divide(contestant.in_flight.value(), contest.tile_size().value()) +
-                              swap::DiskBenchmark::Options().spare;
+  const std::uint64_t slots =
+      ceil_divide(event.contestants[who].in_flight.value(), contest.tile_size().value()) +
+      swap::DiskBenchmark::Options().spare;
   std::vector<double> simulated;
-  for (std::size_t i = 0; i < samples.size(); ++i) {
-    const auto rate = simulate_swap(contest.tile_size(), slots,
-                                    {.read = read[i] * 1e9, .write = write[i] * 1e9, .mixed = mixed[i] * 1e9},
-                                    samples[i].update_s);
+  for (const Sample& sample : event.samples[who]) {
+    if (!sample.disk) return std::nullopt;
+    const auto rate = simulate_swap(contest.tile_size(), slots, *sample.disk, sample.update_s);
     if (!rate) return std::nullopt;
-    simulated.push_back(*rate / samples[i].gb_per_second);
+    simulated.push_back(*rate / sample.gb_per_second);
   }
   return measure::center(simulated);
 }

@@ -1,6 +1,9 @@
 #pragma once
 
+#include "swap/simulate/simulated_disks.hpp"
+
 #include <cstdint>
+#include <optional>
 
 namespace penstock::bench {
 
@@ -11,7 +14,8 @@ struct Sample {
   double driver_s_per_gb = 0;                  ///< of our driver threads alone; 0 for fio
   double p50_us = 0, p99_us = 0, p999_us = 0;  ///< of requests, from submission to completion
   std::uint64_t requests = 0;
-  double update_s = 0;  ///< mean of a tile's update, with compute only
+  double update_s = 0;                                 ///< mean of a tile's update, with compute only
+  std::optional<swap::DiskRates> disk = std::nullopt;  ///< beside such updates, where the swap is simulated
 };
 
 }  // namespace penstock::bench
