@@ -181,14 +181,16 @@ Result<void> Contest::add_swap(Event& event, std::size_t setting, DiskBenchmark&
     contestant.work = work;
     contestant.name += work.compute ? " + Adam" : "";
     contestant.name += work.integrity ? " + checksums" : "";
-    if (update != nullptr) PENSTOCK_TRY(count_updates(contestant, *update, plain));
+    if (update != nullptr) PENSTOCK_TRY(add_calibration(contestant, *update, plain));
     event.contestants.push_back(std::move(contestant));
   }
   return ok();
 }
 
-/// Also measures the disk beside such updates after each run, where the swap is simulated.
-Result<void> Contest::count_updates(Contestant& contestant, const TileUpdate& update, DiskBenchmark& plain) {
+/// Its samples get the time of an update and, where the swap is simulated, the disk's rates beside updates, which are
+/// measured after each run.
+Result<void> Contest::add_calibration(Contestant& contestant, const TileUpdate& update,
+                                      DiskBenchmark& plain) {
   DiskBesideUpdate* beside = nullptr;
   const bool all = wanted(BenchmarkPattern::read) && wanted(BenchmarkPattern::write);
   if (all && devices_.size() == 1) {

@@ -68,7 +68,7 @@ class Contest {
   Result<swap::DiskBenchmark*> make_load(const Setting& setting, ByteCount transfer, TileUpdate* update);
   /// `plain`: the load of the setting without tiles.
   Result<void> add_swap(Event& event, std::size_t setting, swap::DiskBenchmark& plain);
-  Result<void> count_updates(Contestant& contestant, const TileUpdate& update, swap::DiskBenchmark& plain);
+  Result<void> add_calibration(Contestant& contestant, const TileUpdate& update, swap::DiskBenchmark& plain);
   Result<void> add_fio(Event& event);
 
   Options options_;

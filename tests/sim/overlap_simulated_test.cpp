@@ -157,8 +157,8 @@ TEST(OverlapSimulated, IsNearARunWithParametersOnDiskUpdatedInTheBackward) {
   }
 }
 
-// With room for two shards and gradients of each unit, and for tiles in flight that were not beside all shards in each
-// micro-batch, and not beside buffers of all reduced gradients.
+// There is room for all shards and gradients, and beside them either for tiles that are read ahead or for the buffers
+// of all reduced gradients. Tiles that came before the last micro-batch, or all those buffers, would evict shards.
 TEST(OverlapSimulated, IsARunOfSeveralMicroBatches) {
   for (const bool in_backward : {false, true}) {
     for (const double disk : disks) {

@@ -25,8 +25,8 @@ struct StepUses {
   std::vector<std::optional<std::uint32_t>> flat_of;  // by tensor of the trace
   std::vector<std::uint32_t> added_after;             // flats with added_at > 0, sorted by it
   std::vector<bool> is_discarded;                     // by tensor of the trace: once the update has read it
-  std::size_t last_micro_batch =
-      0;  // of `of_trainer`: the first use of a gradient that is its last one; else the end
+  // Of `of_trainer`: the first use of a gradient that is its last one in the round; the end, if none is used.
+  std::size_t last_micro_batch = 0;
 
   /// Without `update_beside` the trainer makes all uses. `update_in_backward`: flats have `added_at`.
   [[nodiscard]] static StepUses divide(const AccessTrace& trace, bool update_beside, bool update_in_backward);

@@ -201,9 +201,8 @@ Result<void> run(const SimulateOptions& options) {
                       options.model.empty() ? case_of_trace(options) : case_of_model(options));
   if (simulated.settings.eviction == swap::Eviction::reuse_distance) {
     print_notes(
-        {"with reuse_distance what a run keeps depends on the time of each store: its steps read other "
-         "bytes, "
-         "and its report predicts none"});
+        {"with reuse_distance what a run keeps depends on the time of each store: its steps read "
+         "other bytes, and its report predicts none"});
   }
   if (options.as_json)
     print_json(to_json(simulated));
