@@ -1,8 +1,9 @@
 // optimizer_step: measures how fast Engine::step() updates a model whose optimizer states are on disk. The rate
-// is given as a fraction of the disk's own limit for mixed reads and writes, measured before and after each step.
+// is given as a fraction of the limit for mixed reads and writes of the swap file, measured before and after each step.
 #include "simulated_step.hpp"
 #include "state_formats.hpp"
 #include "stepper.hpp"
+#include "swap_file_benchmark.hpp"
 #include "turns.hpp"
 
 #include "measure/command_line.hpp"
@@ -13,7 +14,6 @@
 
 #include <penstock/base/check.hpp>
 #include <penstock/kernels/variants.hpp>
-#include <penstock/swap/disk_benchmark.hpp>
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -52,7 +52,8 @@ std::string name_of(const StepperOptions& options) {
 struct Contestant {
   std::string name;
   std::unique_ptr<Stepper> stepper;
-  std::unique_ptr<Stepper> in_memory;  // the same states in host memory; null: steps are not simulated
+  std::unique_ptr<SwapFileBenchmark> disk;  // of the stepper's swap file
+  std::unique_ptr<Stepper> in_memory;       // the same states in host memory; null: steps are not simulated
   zero::simulate::PlannedStep planned;
   double last_step = 0;  // seconds of the last one on disk, the warm-up too
   std::vector<double> seconds, rates, limits, ratios, simulated;
@@ -65,10 +66,10 @@ struct Calibration {
 };
 /// While the disk is measured, steps in memory take as much of the time as they do in a step on disk: transfers and the
 /// update share the cores.
-Result<Calibration> calibrate(Contestant& contestant, swap::DiskBenchmark& load) {
+Result<Calibration> calibrate(Contestant& contestant) {
   constexpr std::chrono::milliseconds duration(600);
   if (!contestant.in_memory) {
-    PENSTOCK_TRY_ASSIGN(const auto disk, measure_disk(load, duration));
+    PENSTOCK_TRY_ASSIGN(const auto disk, contestant.disk->measure(duration));
     return Calibration{disk};
   }
   PENSTOCK_TRY_ASSIGN(const auto alone, contestant.in_memory->step());
@@ -86,7 +87,7 @@ Result<Calibration> calibrate(Contestant& contestant, swap::DiskBenchmark& load)
       std::this_thread::sleep_for(std::chrono::duration<double>(cycle) - took);
     }
   });
-  const auto disk = measure_disk(load, duration);
+  const auto disk = contestant.disk->measure(duration);
   ends = true;
   beside.join();
   PENSTOCK_TRY(worked);
@@ -95,11 +96,11 @@ Result<Calibration> calibrate(Contestant& contestant, swap::DiskBenchmark& load)
 }
 
 /// One step between two measurements of the disk's limit; round 0 is the warm-up.
-Result<void> take_part(Contestant& contestant, swap::DiskBenchmark& load, std::uint32_t round) {
-  PENSTOCK_TRY_ASSIGN(const auto before, calibrate(contestant, load));
+Result<void> take_part(Contestant& contestant, std::uint32_t round) {
+  PENSTOCK_TRY_ASSIGN(const auto before, calibrate(contestant));
   PENSTOCK_TRY_ASSIGN(const auto timing, contestant.stepper->step());
   contestant.last_step = timing.step;
-  PENSTOCK_TRY_ASSIGN(const auto after, calibrate(contestant, load));
+  PENSTOCK_TRY_ASSIGN(const auto after, calibrate(contestant));
   if (round == 0) return ok();
   const swap::DiskRates disk = mean(before.disk, after.disk);
   const double limit = disk.mixed / 1e9;
@@ -187,7 +188,10 @@ Result<void> run(const Arguments& arguments) {
       options.format = state_formats.at(format);
       options.integrity = integrity;
       PENSTOCK_TRY_ASSIGN(auto stepper, Stepper::create(options));
-      contestants.push_back({.name = name_of(options), .stepper = std::move(stepper)});
+      PENSTOCK_TRY_ASSIGN(auto disk, SwapFileBenchmark::create(stepper->runtime().paths().front(),
+                                                               arguments.model.io_deadline));
+      contestants.push_back(
+          {.name = name_of(options), .stepper = std::move(stepper), .disk = std::move(disk)});
       if (!arguments.simulate) continue;
       PENSTOCK_TRY_ASSIGN(contestants.back().planned, contestants.back().stepper->planned_step());
       options.device = zero::OffloadDevice::cpu;
@@ -195,10 +199,6 @@ Result<void> run(const Arguments& arguments) {
       PENSTOCK_TRY_ASSIGN(contestants.back().in_memory, Stepper::create(options));
     }
   }
-  PENSTOCK_TRY_ASSIGN(auto load,
-                      swap::DiskBenchmark::create({.paths = {{.directory = arguments.model.path,
-                                                              .capacity = 1_GiB,
-                                                              .deadline = arguments.model.io_deadline}}}));
   const swap::PathReport path = contestants.front().stepper->runtime().paths().front();
   fmt::print("engine {}, direct I/O {}{}\n", path.engine, path.file.direct ? "yes" : "NO",
              path.notes.empty() ? "" : "; " + path.notes);
@@ -213,12 +213,13 @@ Result<void> run(const Arguments& arguments) {
         static_cast<double>(per_step.value()) / static_cast<double>(arguments.model.parameters));
   }
 
-  fmt::print("\n{:>6}  {:<26}{:>8}{:>12}{:>12}{:>12}{:>12}{:>8}{:>12}{:>8}\n", "round", "states", "step s",
-             "read", "written", "GB/s", "disk GB/s", "ratio", "simulated", "of it");
+  fmt::print("\n{:>6}  {:<26}{:>8}{:>12}{:>12}{:>12}{:>12}{:>8}{}\n", "round", "states", "step s", "read",
+             "written", "GB/s", "disk GB/s", "ratio",
+             arguments.simulate ? fmt::format("{:>12}{:>8}", "simulated", "of it") : "");
   for (std::uint32_t round = 0; round <= arguments.rounds; ++round) {
     for (std::size_t i = 0; i < contestants.size(); ++i) {  // the first one rotates
       Contestant& contestant = contestants[(i + round) % contestants.size()];
-      PENSTOCK_TRY(take_part(contestant, *load, round));
+      PENSTOCK_TRY(take_part(contestant, round));
     }
   }
   for (const Contestant& one : contestants) {

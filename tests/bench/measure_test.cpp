@@ -31,6 +31,7 @@ TEST(Statistics, AreTheMedianAndTheInterquartileRange) {
   EXPECT_EQ(median({4, 1, 2, 3}), 2.5);
   EXPECT_EQ(spread({8, 1, 4, 2, 3, 5, 6, 7}), (7 - 3) / 4.5);
   EXPECT_EQ(center({5, 5, 5}).spread, 0);
+  EXPECT_EQ(center({0, 0}).spread, 0);
 }
 
 TEST(Statistics, CompareRoundByRound) {

@@ -12,10 +12,11 @@ inline double median(std::vector<double> values) {
   return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-/// (third quartile - first quartile) / median.
+/// (third quartile - first quartile) / median; 0 of equal values.
 inline double spread(std::vector<double> values) {
   std::sort(values.begin(), values.end());
-  return (values[values.size() * 3 / 4] - values[values.size() / 4]) / median(values);
+  const double difference = values[values.size() * 3 / 4] - values[values.size() / 4];
+  return difference == 0 ? 0 : difference / median(values);
 }
 
 /// The median and the spread of a series.
