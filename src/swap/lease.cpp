@@ -139,4 +139,79 @@ Result<void> RuntimeState::check_not_own(TensorId tensor, Access access) const {
       "poll() that one, or cancel() it");
 }
 
+PendingLease Runtime::request(TensorId tensor, Access access, Use use) {
+  return request_as(Caller::user, tensor, access, use);
+}
+
+PendingLease Runtime::request_as(Caller caller, TensorId tensor, Access access, Use use) {
+  if (caller == Caller::user) {
+    const std::lock_guard lock(state_->mutex);
+    const auto usable = state_->check_usable("Runtime::request", caller, tensor);
+    if (!usable) return PendingLease(state_, usable.error());
+  }
+  auto id = state_->ask(tensor, access, use, /*announced=*/false, {.thread = std::this_thread::get_id()});
+  if (!id) return PendingLease(state_, id.error());
+  return {state_, tensor, access, *id, /*use_is_counted=*/false};
+}
+
+PendingLease Runtime::announce(TensorId tensor, Access access) {
+  return announce_as(Caller::user, tensor, access);
+}
+
+PendingLease Runtime::announce_as(Caller caller, TensorId tensor, Access access) {
+  Result<void> usable;
+  state_->change([&] {
+    usable = state_->check_usable("Runtime::announce", caller, tensor);
+    if (usable) state_->residency.announce(tensor, access);
+  });
+  if (!usable) return PendingLease(state_, usable.error());
+  return {state_, tensor, access, std::nullopt, /*use_is_counted=*/true};
+}
+
+Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
+  return acquire_as(Caller::user, tensor, access, use);
+}
+
+Result<Lease> Runtime::acquire_as(Caller caller, TensorId tensor, Access access, Use use) {
+  const auto state = state_;  // the runtime may be destroyed while this thread waits
+  const std::thread::id self = std::this_thread::get_id();
+  PENSTOCK_TRY(check_stores());
+  {
+    const std::lock_guard lock(state->mutex);
+    PENSTOCK_TRY(state->check_usable("Runtime::acquire", caller, tensor));
+    PENSTOCK_TRY(state->check_not_own(tensor, access));
+  }
+  // The use is recorded with the grant, so that a call that is repeated after a failed store counts once.
+  PENSTOCK_TRY_ASSIGN(const RequestId id, state->ask(tensor, access, Use::unrecorded, /*announced=*/false,
+                                                     {.thread = self, .blocks = true}));
+  std::optional<Result<void>> outcome;
+  std::optional<Error> failed;
+  std::unique_lock lock(state->mutex);
+  ++state->waiting;
+  state->drive_until(
+      lock,
+      [&] {
+        outcome = state->residency.take(id);
+        return outcome || state->closing || (failed = state->residency.take_store_error());
+      },
+      StallCause::loads);
+  --state->waiting;
+  if (state->closing) state->waiters.notify();  // ~Runtime waits for this
+  if (!outcome) {
+    // Before the lock is released, because the request could be granted then.
+    state->residency.cancel(id, tensor, access);
+    if (failed) return state->report_store_error(std::move(lock), std::move(failed)).error();
+    return Error(ErrorCode::failed_state, "Runtime::acquire").reason("the runtime was destroyed");
+  }
+  if (!*outcome) return outcome->error();
+  if (use == Use::recorded) {
+    state->residency.record_use(tensor, access);
+    state->advance();
+  }
+  state->owned.push_back({tensor, access, self});
+  const HostSpan payload = state->moves.payload(tensor);
+  state->wake(std::move(lock));
+  return Lease(state, tensor, access, payload, self);
+}
+
 }  // namespace penstock::swap

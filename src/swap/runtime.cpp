@@ -6,10 +6,12 @@
 #include "swap/runtime_limit.hpp"
 #include "swap/runtime_park.hpp"
 #include "swap/runtime_state.hpp"
+#include "tiers/store/tensor_slot.hpp"
 
 #include <algorithm>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace penstock::swap {
@@ -118,6 +120,10 @@ Runtime::~Runtime() {
 }
 
 Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk) {
+  return add_as(Caller::user, std::move(description), on_disk);
+}
+
+Result<TensorId> Runtime::add_as(Caller caller, tiers::TensorDescription description, bool on_disk) {
   RuntimeState& s = *state_;
   const std::lock_guard lock(s.mutex);
   const std::string name = description.name;
@@ -149,13 +155,20 @@ Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk
     const bool lacks_room = added.error().code() == ErrorCode::budget_too_small;
     return lacks_room ? std::move(added).error().advice(first) : std::move(added).error();
   }
+  const std::size_t slot = tiers::slot_of(*tensor);
+  s.is_of_engine.resize(std::max(s.is_of_engine.size(), slot + 1));
+  s.is_of_engine[slot] = caller == Caller::engine;
   return *tensor;
 }
 
 Result<void> Runtime::remove(TensorId tensor) {
+  return remove_as(Caller::user, tensor);
+}
+
+Result<void> Runtime::remove_as(Caller caller, TensorId tensor) {
   RuntimeState& s = *state_;
   std::unique_lock lock(s.mutex);
-  PENSTOCK_TRY(s.check_unused("Runtime::remove", tensor));
+  PENSTOCK_TRY(s.check_unused("Runtime::remove", caller, tensor));
   s.residency.forget(tensor);  // cancels a prefetch, which could start during the wait
   const auto is_idle = [&] { return s.residency.idle(tensor); };
   // A move may start before this thread has the lock again.
@@ -165,64 +178,6 @@ Result<void> Runtime::remove(TensorId tensor) {
   s.advance();  // grants requests that waited for the memory of `tensor` or for its store error to be cleared
   s.wake(std::move(lock));
   return ok();
-}
-
-PendingLease Runtime::request(TensorId tensor, Access access, Use use) {
-  auto id = state_->ask(tensor, access, use, /*announced=*/false, {.thread = std::this_thread::get_id()});
-  if (!id) return PendingLease(state_, id.error());
-  return {state_, tensor, access, *id, /*use_is_counted=*/false};
-}
-
-PendingLease Runtime::announce(TensorId tensor, Access access) {
-  Result<void> known;
-  state_->change([&] {
-    known = state_->check_known("Runtime::announce", tensor);
-    if (known) state_->residency.announce(tensor, access);
-  });
-  if (!known) return PendingLease(state_, known.error());
-  return {state_, tensor, access, std::nullopt, /*use_is_counted=*/true};
-}
-
-Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
-  const auto state = state_;  // the runtime may be destroyed while this thread waits
-  const std::thread::id self = std::this_thread::get_id();
-  PENSTOCK_TRY(check_stores());
-  {
-    const std::lock_guard lock(state->mutex);
-    PENSTOCK_TRY(state->check_known("Runtime::acquire", tensor));
-    PENSTOCK_TRY(state->check_not_own(tensor, access));
-  }
-  // The use is recorded with the grant, so that a call that is repeated after a failed store counts once.
-  PENSTOCK_TRY_ASSIGN(const RequestId id, state->ask(tensor, access, Use::unrecorded, /*announced=*/false,
-                                                     {.thread = self, .blocks = true}));
-  std::optional<Result<void>> outcome;
-  std::optional<Error> failed;
-  std::unique_lock lock(state->mutex);
-  ++state->waiting;
-  state->drive_until(
-      lock,
-      [&] {
-        outcome = state->residency.take(id);
-        return outcome || state->closing || (failed = state->residency.take_store_error());
-      },
-      StallCause::loads);
-  --state->waiting;
-  if (state->closing) state->waiters.notify();  // ~Runtime waits for this
-  if (!outcome) {
-    // Before the lock is released, because the request could be granted then.
-    state->residency.cancel(id, tensor, access);
-    if (failed) return state->report_store_error(std::move(lock), std::move(failed)).error();
-    return Error(ErrorCode::failed_state, "Runtime::acquire").reason("the runtime was destroyed");
-  }
-  if (!*outcome) return outcome->error();
-  if (use == Use::recorded) {
-    state->residency.record_use(tensor, access);
-    state->advance();
-  }
-  state->owned.push_back({tensor, access, self});
-  const HostSpan payload = state->moves.payload(tensor);
-  state->wake(std::move(lock));
-  return Lease(state, tensor, access, payload, self);
 }
 
 void Runtime::end_round() {
@@ -266,8 +221,12 @@ Result<void> Runtime::prefetch(TensorId tensor) {
 }
 
 Result<void> Runtime::discard(TensorId tensor) {
+  return discard_as(Caller::user, tensor);
+}
+
+Result<void> Runtime::discard_as(Caller caller, TensorId tensor) {
   std::unique_lock lock(state_->mutex);
-  PENSTOCK_TRY(state_->check_unused("Runtime::discard", tensor));
+  PENSTOCK_TRY(state_->check_unused("Runtime::discard", caller, tensor));
   state_->residency.discard(tensor);
   state_->advance();
   state_->wake(std::move(lock));
@@ -291,12 +250,18 @@ Result<void> Runtime::flush() {
 
 Result<void> Runtime::pin_extent(TensorId tensor, std::uint64_t generation) {
   const std::lock_guard lock(state_->mutex);
-  PENSTOCK_TRY(state_->check_known("Runtime::pin_extent", tensor));
+  PENSTOCK_TRY(state_->check_usable("Runtime::pin_extent", Caller::user, tensor));
+  if (generation >= engine_generations) {
+    return Error::invalid_argument("Runtime::pin_extent")
+        .object("generation")
+        .wanted("less than 2^63: the others are those of engines")
+        .got(generation);
+  }
   return state_->residency.pin_extent(tensor, generation);
 }
 
 void Runtime::release_generation(std::uint64_t generation) {
-  state_->change([&] { state_->residency.release_generation(generation); });
+  if (generation < engine_generations) RuntimeInternals(*this).release_generation(generation);
 }
 
 Result<void> Runtime::sync() {

@@ -12,7 +12,41 @@ namespace penstock::swap {
 
 using tiers::TensorId;
 
-RuntimeInternals::RuntimeInternals(Runtime& runtime) : state_(*runtime.state_) {}
+RuntimeInternals::RuntimeInternals(Runtime& runtime) : runtime_(runtime), state_(*runtime.state_) {}
+
+Result<TensorId> RuntimeInternals::add(tiers::TensorDescription description, bool on_disk) const {
+  return runtime_.add_as(Caller::engine, std::move(description), on_disk);
+}
+
+Result<void> RuntimeInternals::remove(TensorId tensor) const {
+  return runtime_.remove_as(Caller::engine, tensor);
+}
+
+Result<Lease> RuntimeInternals::acquire(TensorId tensor, Access access, Use use) const {
+  return runtime_.acquire_as(Caller::engine, tensor, access, use);
+}
+
+PendingLease RuntimeInternals::request(TensorId tensor, Access access, Use use) const {
+  return runtime_.request_as(Caller::engine, tensor, access, use);
+}
+
+PendingLease RuntimeInternals::announce(TensorId tensor, Access access) const {
+  return runtime_.announce_as(Caller::engine, tensor, access);
+}
+
+Result<void> RuntimeInternals::discard(TensorId tensor) const {
+  return runtime_.discard_as(Caller::engine, tensor);
+}
+
+Result<void> RuntimeInternals::pin_extent(TensorId tensor, std::uint64_t generation) const {
+  const std::lock_guard lock(state_.mutex);
+  PENSTOCK_TRY(state_.check_known("RuntimeInternals::pin_extent", tensor));
+  return state_.residency.pin_extent(tensor, generation);
+}
+
+void RuntimeInternals::release_generation(std::uint64_t generation) const {
+  state_.change([&] { state_.residency.release_generation(generation); });
+}
 
 Error RuntimeInternals::corrupted(TensorId tensor, std::size_t block) const {
   const std::lock_guard lock(state_.mutex);

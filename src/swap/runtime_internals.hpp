@@ -19,6 +19,9 @@
 
 namespace penstock::swap {
 
+/// Generations from here on are those of engines, whose pins a user cannot end.
+constexpr std::uint64_t engine_generations = std::uint64_t{1} << 63;
+
 /// The calls of a Runtime that only an engine of this library makes: its own moves, waits, and checksums that it
 /// verifies itself. A view; the runtime outlives it.
 ///
@@ -30,6 +33,17 @@ namespace penstock::swap {
 class RuntimeInternals {
  public:
   explicit RuntimeInternals(Runtime& runtime);
+
+  /// As Runtime::add(), of a tensor that is the engine's: only these calls use it.
+  [[nodiscard]] Result<tiers::TensorId> add(tiers::TensorDescription description, bool on_disk) const;
+  // As the calls of Runtime, also for tensors of an engine.
+  Result<void> remove(tiers::TensorId tensor) const;
+  [[nodiscard]] Result<Lease> acquire(tiers::TensorId tensor, Access access, Use use = Use::recorded) const;
+  [[nodiscard]] PendingLease request(tiers::TensorId tensor, Access access, Use use = Use::recorded) const;
+  [[nodiscard]] PendingLease announce(tiers::TensorId tensor, Access access) const;
+  Result<void> discard(tiers::TensorId tensor) const;
+  Result<void> pin_extent(tiers::TensorId tensor, std::uint64_t generation) const;
+  void release_generation(std::uint64_t generation) const;
 
   /// For a tensor that is sealed_in_pass, whose blocks the caller verifies: counts a block that does not match its
   /// checksum as a fault of its path. Returns the error, for the caller to return.
@@ -171,6 +185,7 @@ class RuntimeInternals {
   void take_back_abandoned() const;
   [[nodiscard]] std::size_t user_count() const;
 
+  Runtime& runtime_;
   RuntimeState& state_;
 };
 

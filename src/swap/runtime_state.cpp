@@ -102,8 +102,18 @@ Result<void> RuntimeState::check_known(const char* operation, tiers::TensorId te
       .reason("this runtime has no such tensor: it was removed, or add() of this runtime did not return it");
 }
 
-Result<void> RuntimeState::check_unused(const char* operation, tiers::TensorId tensor) const {
+Result<void> RuntimeState::check_usable(const char* operation, Caller caller, tiers::TensorId tensor) const {
   PENSTOCK_TRY(check_known(operation, tensor));
+  if (caller == Caller::engine || !is_of_engine[tiers::slot_of(tensor)]) return ok();
+  return Error::invalid_argument(operation)
+      .object(store.description(tensor).name)
+      .reason("the tensor is that of an engine, which alone uses it")
+      .advice(
+          "use the engine's calls: Engine::acquire() for parameters, read_states() and restore() for states");
+}
+
+Result<void> RuntimeState::check_unused(const char* operation, Caller caller, tiers::TensorId tensor) const {
+  PENSTOCK_TRY(check_usable(operation, caller, tensor));
   if (!residency.in_use(tensor)) return ok();
   return Error::invalid_argument(operation)
       .object(store.description(tensor).name)

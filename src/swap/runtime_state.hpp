@@ -26,6 +26,9 @@ namespace penstock::swap {
 
 enum class ParkState : std::uint8_t { in_use, changing, parked };
 
+/// Who calls: a user of the runtime has no use of the tensors that an engine has added.
+enum class Caller : std::uint8_t { user, engine };
+
 /// The implementation of a Runtime, shared with its leases. `mutex` protects store, budget and residency. No system
 /// or CUDA call is made with it held.
 struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
@@ -66,8 +69,10 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   [[nodiscard]] Result<void> begin_park();
   /// Errors: invalid_argument, for a tensor that was not added or was removed. With the lock held.
   [[nodiscard]] Result<void> check_known(const char* operation, tiers::TensorId tensor) const;
+  /// Errors: invalid_argument, also for a tensor of an engine, of a user's call. With the lock held.
+  [[nodiscard]] Result<void> check_usable(const char* operation, Caller caller, tiers::TensorId tensor) const;
   /// Errors: invalid_argument, also for a tensor with a lease or a pending request. With the lock held.
-  [[nodiscard]] Result<void> check_unused(const char* operation, tiers::TensorId tensor) const;
+  [[nodiscard]] Result<void> check_unused(const char* operation, Caller caller, tiers::TensorId tensor) const;
   Result<void> prefetch(const char* operation, tiers::TensorId tensor, Hint hint);
   // For leases. After the runtime was destroyed they change nothing.
   [[nodiscard]] Result<RequestId> ask(tiers::TensorId tensor, Access access, Use use, bool announced,
@@ -114,7 +119,8 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
     std::thread::id owner;
     bool operator==(const OwnedLease&) const = default;
   };
-  std::vector<OwnedLease> owned;  // leases that acquire() returned
+  std::vector<OwnedLease> owned;   // leases that acquire() returned
+  std::vector<bool> is_of_engine;  // by the slots of tensors
   std::vector<RuntimeUse> users;
   ByteCount staging_least;                       // beside what stays in memory, with which they make progress
   std::size_t vacated_count = 0;                 // tensors whose ranges are vacated

@@ -3,6 +3,7 @@
 #include "kit/cluster.hpp"
 #include "kit/scratch_directory.hpp"
 #include "kit/seeds.hpp"
+#include "swap/runtime_internals.hpp"
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -312,7 +313,7 @@ std::uint64_t read_all(swap::Runtime& runtime) {
   for (const tiers::TensorId tensor : runtime.tensors()) {
     const tiers::Purpose purpose = runtime.describe(tensor).purpose;
     if (purpose != tiers::Purpose::parameter_shard && purpose != tiers::Purpose::optimizer_tile) continue;
-    const auto lease = runtime.acquire(tensor, swap::Access::read);
+    const auto lease = swap::RuntimeInternals(runtime).acquire(tensor, swap::Access::read);
     EXPECT_TRUE(lease) << lease.error().message();
     ++read;
   }

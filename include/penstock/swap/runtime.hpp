@@ -13,6 +13,8 @@
 
 namespace penstock::swap {
 
+enum class Caller : std::uint8_t;
+
 /// Keeps the tensors of one rank in host memory and in swap files, and moves them between the two.
 ///
 ///     auto runtime = swap::Runtime::create({.host_budget = 1_GiB, .paths = {{.directory = "/mnt/nvme0",
@@ -26,6 +28,9 @@ namespace penstock::swap {
 /// RuntimeOptions::idle_handler is set, the runtime starts no threads, and each call that waits advances the transfers.
 /// Destroy a zero::Engine before the runtime that it uses.
 ///
+/// The tensors that an engine has added are its own: they can be inspected and prefetched, but remove(), acquire(),
+/// request(), announce(), discard() and pin_extent() refuse them with invalid_argument. Others may share its runtime.
+///
 /// A write-behind that fails on one path is repeated on another path that has room. If no other path has room, the
 /// tensor stays dirty in memory, and no further request gets room. The next acquire(), flush() or check_stores(), or
 /// one that is already waiting, returns the error; after that, requests get room again. It also queues the store again,
@@ -35,8 +40,8 @@ namespace penstock::swap {
 class Runtime {
  public:
   /// Errors: no_space and permission, for the host memory; no_space, for a thread; invalid_argument, not_found,
-  /// permission, no_space, unsupported and deadline_exceeded, for a path, with its directory; not_found, permission and
-  /// io, for RuntimeOptions::timeline_file.
+  /// permission, no_space, unsupported and deadline_exceeded, for a path, with its directory; not_found, permission,
+  /// already_exists, in_use and io, for RuntimeOptions::timeline_file.
   [[nodiscard]] static Result<std::unique_ptr<Runtime>> create(RuntimeOptions options);
   /// Waits for the transfers in flight and stops the threads. End all leases first: what was written through a lease
   /// that is still open is lost.
@@ -147,10 +152,10 @@ class Runtime {
   /// Keeps the current contents of the extent of `tensor` until release_generation(generation): the next store writes
   /// another extent. Several generations may pin one extent.
   ///
-  /// Errors: invalid_argument, when the newest contents are not stored. flush() stores those of tensors that were added
-  /// with write_behind.
+  /// Errors: invalid_argument, when the newest contents are not stored, and for a generation of 2^63 or more, which are
+  /// those of engines. flush() stores the contents of tensors that were added with write_behind.
   Result<void> pin_extent(tiers::TensorId tensor, std::uint64_t generation);
-  /// Ends the pins of `generation`. Frees the extents that no other generation pins and no tensor uses.
+  /// Ends the pins of `generation`, below 2^63. Frees the extents that no other generation pins and no tensor uses.
   void release_generation(std::uint64_t generation);
 
   /// Events since the last call that were not returned as errors, one line each: paths that are not used, stores moved
@@ -189,6 +194,15 @@ class Runtime {
  private:
   friend class RuntimeInternals;
   explicit Runtime(std::shared_ptr<RuntimeState> state);
+
+  // Of a user, or of an engine for its own tensors.
+  [[nodiscard]] Result<tiers::TensorId> add_as(Caller caller, tiers::TensorDescription description,
+                                               bool on_disk);
+  Result<void> remove_as(Caller caller, tiers::TensorId tensor);
+  [[nodiscard]] Result<Lease> acquire_as(Caller caller, tiers::TensorId tensor, Access access, Use use);
+  [[nodiscard]] PendingLease request_as(Caller caller, tiers::TensorId tensor, Access access, Use use);
+  [[nodiscard]] PendingLease announce_as(Caller caller, tiers::TensorId tensor, Access access);
+  Result<void> discard_as(Caller caller, tiers::TensorId tensor);
 
   struct Parking;
   struct Limited;

@@ -141,13 +141,14 @@ Result<void> CheckpointPipeline::start_store(std::uint32_t checkpoint) {
   Checkpoint& state = checkpoints_[checkpoint];
   PENSTOCK_TRY(wait_until_done(state.store));
   state.stored = true;
-  context_.start(make_checkpoint_store_hop(context_,
-                                           {.name = name(checkpoint),
-                                            .slot = slot_of(checkpoint),
-                                            .after = {state.written_at},
-                                            .copied = &state.stored_at},
-                                           context_.runtime.announce(state.tensor, swap::Access::overwrite)),
-                 state.store, {"checkpoints to the host", "checkpoint ", checkpoint});
+  context_.start(
+      make_checkpoint_store_hop(context_,
+                                {.name = name(checkpoint),
+                                 .slot = slot_of(checkpoint),
+                                 .after = {state.written_at},
+                                 .copied = &state.stored_at},
+                                context_.internals.announce(state.tensor, swap::Access::overwrite)),
+      state.store, {"checkpoints to the host", "checkpoint ", checkpoint});
   return ok();
 }
 
@@ -159,7 +160,7 @@ void CheckpointPipeline::start_load(std::uint32_t checkpoint) {
                                            .slot = slot_of(checkpoint),
                                            .after = std::exchange(writable_[*slots_.slot_of(checkpoint)], {}),
                                            .copied = &state.loaded_at},
-                                          context_.runtime.announce(state.tensor, swap::Access::read)),
+                                          context_.internals.announce(state.tensor, swap::Access::read)),
                  state.load, {"checkpoints to the device", "checkpoint ", checkpoint});
 }
 
@@ -170,7 +171,7 @@ void CheckpointPipeline::discard_unneeded() {
     if (state.written || !state.stored || !has_reached(state.store, &MoveProgress::done) ||
         !has_reached(state.load, &MoveProgress::done))
       continue;
-    if (context_.runtime.discard(state.tensor)) state.stored = false;
+    if (context_.internals.discard(state.tensor)) state.stored = false;
   }
 }
 

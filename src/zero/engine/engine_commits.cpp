@@ -1,5 +1,6 @@
 #include "zero/engine/engine_commits.hpp"
 
+#include "swap/runtime_internals.hpp"
 #include "tiers/io/bounded_call.hpp"
 #include "zero/commit/durable_directories.hpp"
 #include "zero/commit/superseded_files.hpp"
@@ -39,7 +40,7 @@ std::filesystem::path file_of(const swap::PathOptions& path) {
 }  // namespace
 
 std::uint64_t commit_pin(std::uint32_t engine, std::uint64_t generation) {
-  return (std::uint64_t{engine} << 48) | generation;
+  return swap::engine_generations | std::uint64_t{engine} << 48 | generation;
 }
 
 std::vector<swap::PinnedExtent> committed_extents(std::uint32_t engine,
@@ -99,8 +100,8 @@ Result<void> EngineCommits::free_others() {
 }
 
 void EngineCommits::release(std::uint64_t generation) {
-  context_.runtime.release_generation(pin_of(generation));
-  if (copies_) copies_->runtime().release_generation(pin_of(generation));
+  context_.internals.release_generation(pin_of(generation));
+  if (copies_) swap::RuntimeInternals(copies_->runtime()).release_generation(pin_of(generation));
   count_copies();
 }
 
@@ -200,7 +201,7 @@ Result<void> EngineCommits::pin_tensors(Pending& commit) {
   for (const swap::PathReport& path : context_.runtime.paths())
     commit.manifest.files.push_back(path.file.name);
   for (const tiers::TensorId tensor : committed_) {
-    PENSTOCK_TRY(context_.runtime.pin_extent(tensor, pin));
+    PENSTOCK_TRY(context_.internals.pin_extent(tensor, pin));
     describe(context_.runtime, tensor, context_.internals.blocks(tensor).step(), 0, commit.manifest);
     commit.report.kept += commit.manifest.tensors.back().size;
   }
@@ -269,7 +270,7 @@ Result<void> EngineCommits::make_durable(Pending& commit) {
     PENSTOCK_TRY(context_.name_what_keeps_room(copies_->finish()));
     for (const swap::PathReport& path : runtime.paths()) manifest.files.push_back(path.file.name);
     for (const CommitCopies::Copy& copy : copies_->copies()) {
-      PENSTOCK_TRY(runtime.pin_extent(copy.tensor, pin_of(manifest.generation)));
+      PENSTOCK_TRY(swap::RuntimeInternals(runtime).pin_extent(copy.tensor, pin_of(manifest.generation)));
       describe(runtime, copy.tensor, copy.step, first_file, manifest);
       commit.report.copied += manifest.tensors.back().size;
     }

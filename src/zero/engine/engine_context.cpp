@@ -232,7 +232,7 @@ Result<void> EngineContext::finish_update() {
 
 Result<void> EngineContext::discard_gradient(const FlatState& flat) {
   if (flat.layout->frozen || !flat.kept_gradient.empty()) return ok();
-  return runtime.discard(flat.gradient);
+  return internals.discard(flat.gradient);
 }
 
 CollectiveSignature EngineContext::signature(CollectiveSignature::Subject subject,

@@ -36,7 +36,7 @@ Result<void> EngineState::open_results() {
   const MemoryPlan& plan = options_.plan;
   if (plan.host_results.is_zero()) return ok();
   tiers::TensorId results{};
-  PENSTOCK_TRY_ASSIGN(results, context_.runtime.add(
+  PENSTOCK_TRY_ASSIGN(results, context_.internals.add(
                                    {.name = "results of the device",
                                     .key = {.owner = options_.engine_number, .role = tiers::Purpose::scratch},
                                     .purpose = tiers::Purpose::scratch,
@@ -44,7 +44,7 @@ Result<void> EngineState::open_results() {
                                    false));
   tensors_.push_back(results);
   PENSTOCK_TRY_ASSIGN(context_.results,
-                      context_.runtime.acquire(results, swap::Access::overwrite, swap::Use::unrecorded));
+                      context_.internals.acquire(results, swap::Access::overwrite, swap::Use::unrecorded));
   HostSpan rest = context_.results.bytes();
   const auto take = [&rest](ByteCount size) {
     const HostSpan taken = rest.subspan({}, size);
@@ -77,7 +77,7 @@ Result<void> EngineState::open_checkpoints() {
     tiers::TensorDescription description = checkpoint_tensor(i, options_.model.checkpoints.size, on_disk);
     description.key = {.owner = options_.engine_number, .unit = i, .role = tiers::Purpose::checkpoint};
     description.sealed_in_pass = options_.config.penstock.integrity == Integrity::off;
-    PENSTOCK_TRY_ASSIGN(const auto tensor, context_.runtime.add(std::move(description), on_disk));
+    PENSTOCK_TRY_ASSIGN(const auto tensor, context_.internals.add(std::move(description), on_disk));
     tensors_.push_back(tensor);
     tensors.push_back(tensor);
   }
@@ -97,7 +97,7 @@ Result<void> EngineState::add(tiers::TensorId& id, const FlatLayout& flat, TileR
                      .role = description.purpose,
                      .first = (shard_begin + range.begin).value(),
                      .count = range.count.value()};
-  PENSTOCK_TRY_ASSIGN(auto added, context_.runtime.add(std::move(description), on_disk));
+  PENSTOCK_TRY_ASSIGN(auto added, context_.internals.add(std::move(description), on_disk));
   tensors_.push_back(id = added);
   return ok();
 }

@@ -63,7 +63,6 @@ EngineState::EngineState(Options options)
 EngineState::~EngineState() {
   // Operations in flight write into the engine's memory, so wait for them. They fail instead of finishing if peers are
   // gone, or if they wait for memory that is held by a tensor whose store failed. The update ends before its next tile.
-  swap::Runtime& runtime = context_.runtime;
   const swap::RuntimeInternals& internals = context_.internals;
   const auto idle = [this] { return moves_are_idle() && context_.update.done; };
   update_.stop();
@@ -90,7 +89,7 @@ EngineState::~EngineState() {
   context_.flats.clear();
   internals.abandon_memory(std::exchange(parking_.given_back, {}));
   end_parking();
-  for (const tiers::TensorId tensor : tensors_) (void)runtime.remove(tensor);
+  for (const tiers::TensorId tensor : tensors_) (void)internals.remove(tensor);
   if (hangs) return;
   context_.release_device_memory();
   if (pinned_) internals.unpin(*options_.device);

@@ -67,7 +67,7 @@ Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& r
 swap::PendingLease GatherPipeline::pending_lease_of(const FlatState& flat) {
   if (flat.is_written && !flat.updated)
     return context_.internals.request_later(flat.shard, swap::Access::read);
-  return context_.runtime.announce(flat.shard, swap::Access::read);
+  return context_.internals.announce(flat.shard, swap::Access::read);
 }
 
 Result<void> GatherPipeline::wait_for_gather(FlatState& flat) {

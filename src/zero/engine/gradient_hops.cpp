@@ -48,7 +48,7 @@ class CopyOutHop final : public OrderedHop {
     if (!needs_leases()) return;
     number_ = context.accumulation_order.append();
     pending_accumulator_ =
-        context.runtime.announce(flat.gradient, how.first ? swap::Access::overwrite : swap::Access::modify);
+        context.internals.announce(flat.gradient, how.first ? swap::Access::overwrite : swap::Access::modify);
   }
 
   ~CopyOutHop() override {
@@ -124,8 +124,8 @@ class CopyOutHop final : public OrderedHop {
       pending_accumulator_.ask();
       if (where_ == Incoming::buffer) {
         ++context_.incoming_buffers;
-        pending_incoming_ =
-            context_.runtime.request(flat_.incoming_gradient, swap::Access::overwrite, swap::Use::unrecorded);
+        pending_incoming_ = context_.internals.request(flat_.incoming_gradient, swap::Access::overwrite,
+                                                       swap::Use::unrecorded);
       }
     }
     PENSTOCK_TRY(take(pending_accumulator_, accumulator_));

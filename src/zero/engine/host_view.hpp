@@ -1,5 +1,6 @@
 #pragma once
 
+#include "swap/runtime_internals.hpp"
 #include "zero/engine/device_update.hpp"
 
 #include <penstock/swap/runtime.hpp>
@@ -19,7 +20,8 @@ class HostView {
                                            swap::Access access) {
     HostView view(device, kept, copy, access);
     if (kept.empty()) {
-      PENSTOCK_TRY_ASSIGN(view.lease_, runtime.acquire(tensor, access, swap::Use::unrecorded));
+      PENSTOCK_TRY_ASSIGN(view.lease_,
+                          swap::RuntimeInternals(runtime).acquire(tensor, access, swap::Use::unrecorded));
     }
     return view;
   }

@@ -144,6 +144,10 @@ void add_call_rows(BadArguments& bad) {
     const Bench b;
     return all({refused(b.runtime->pin_extent(b.tensor, 1), "write_behind"), b.works()});
   });
+  bad("Runtime::pin_extent", "generation", "2^63, an engine's", [] {
+    const Bench b;
+    return all({refused(b.runtime->pin_extent(b.tensor, std::uint64_t{1} << 63), "generation"), b.works()});
+  });
   bad("Runtime::release_generation", "generation", "unknown", [] {
     const Bench b;
     b.runtime->release_generation(most);

@@ -1,4 +1,5 @@
 // What a caller passes to a runtime is judged where it enters: a refusal changes nothing.
+#include "kit/pattern.hpp"
 #include "kit/scratch_directory.hpp"
 #include "swap/runtime_internals.hpp"
 #include "unit/swap/runtime_fixture.hpp"
@@ -27,11 +28,16 @@ class RuntimeArguments : public testing::Test {
   /// Every call with a tensor that the runtime does not have.
   void expect_refuses(TensorId tensor) {
     constexpr const char* reason = "this runtime has no such tensor";
+    expect_refuses_to_use(tensor, reason);
+    expect_refused([&] { return runtime_.prefetch(tensor); }, reason);
+    expect_refused([&] { return Result<void>(RuntimeInternals(runtime_).corrupted(tensor, 0)); }, reason);
+    EXPECT_EQ(runtime_.name(tensor), "");
+    EXPECT_FALSE(runtime_.in_memory(tensor));
+  }
+  void expect_refuses_to_use(TensorId tensor, const char* reason) {
     expect_refused([&] { return runtime_.remove(tensor); }, reason);
     expect_refused([&] { return runtime_.discard(tensor); }, reason);
-    expect_refused([&] { return runtime_.prefetch(tensor); }, reason);
     expect_refused([&] { return runtime_.pin_extent(tensor, 1); }, reason);
-    expect_refused([&] { return Result<void>(RuntimeInternals(runtime_).corrupted(tensor, 0)); }, reason);
     expect_refused(
         [&]() -> Result<void> {
           PENSTOCK_TRY(runtime_.acquire(tensor, Access::read));
@@ -50,8 +56,6 @@ class RuntimeArguments : public testing::Test {
     }
     runtime_.request(tensor, Access::read).cancel();
     runtime_.announce(tensor, Access::read).cancel();
-    EXPECT_EQ(runtime_.name(tensor), "");
-    EXPECT_FALSE(runtime_.in_memory(tensor));
   }
 
   Simulation simulation_{{.host_budget = 64_KiB}};
@@ -85,6 +89,38 @@ TEST_F(RuntimeArguments, RefusesATensorOfAnotherRuntime) {
   ASSERT_TRUE(runtime_.remove(own) && other.runtime->remove(first));
   (void)add(runtime_, 4_KiB);
   expect_refuses(add(*other.runtime, 4_KiB));  // in the same place, used as often
+}
+
+TEST_F(RuntimeArguments, RefusesTheTensorsOfAnEngineToOthers) {
+  const RuntimeInternals engine(runtime_);
+  const TensorId own = add(runtime_, 4_KiB);
+  for (int turn = 0; turn < 3; ++turn) {
+    const TensorId tensor =
+        engine.add({.name = "an engine's", .key = test::next_key(), .size = 4_KiB}, /*on_disk=*/true).value();
+    const penstock::test::Pattern pattern{.tensor = 1, .generation = 1};
+    pattern.fill(engine.acquire(tensor, Access::overwrite).value().bytes());
+
+    expect_refuses_to_use(tensor, "an engine's");
+    expect_refuses_to_use(tensor, "the tensor is that of an engine");
+    EXPECT_TRUE(runtime_.prefetch(tensor));
+
+    PendingLease announced = engine.announce(tensor, Access::read);
+    announced.ask();
+    PendingLease requested = engine.request(tensor, Access::read);
+    simulation_.run();
+    for (PendingLease* const pending : {&announced, &requested}) {
+      const auto lease = pending->poll();
+      ASSERT_TRUE(lease && *lease);
+      EXPECT_FALSE(pattern.first_difference((*lease)->bytes()));
+    }
+    ASSERT_TRUE(engine.discard(tensor) && engine.remove(tensor));
+    const TensorId another = add(runtime_, 4_KiB);  // in its place
+    for (const TensorId usable : {own, another}) {
+      write(runtime_, usable, 1);
+      EXPECT_TRUE(holds(runtime_, usable, 1));
+    }
+    ASSERT_TRUE(runtime_.remove(another));
+  }
 }
 
 TEST_F(RuntimeArguments, RefusesToRemoveOrDiscardATensorThatIsInUse) {

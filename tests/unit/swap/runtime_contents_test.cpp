@@ -1,3 +1,4 @@
+#include "swap/runtime_internals.hpp"
 #include "unit/swap/runtime_fixture.hpp"
 
 #include <gtest/gtest.h>
@@ -62,6 +63,30 @@ TEST(RuntimeContents, StayInAPinnedExtentUntilItsGenerationIsReleased) {
   runtime.release_generation(1);
   EXPECT_TRUE(add_another());
   EXPECT_TRUE(holds(runtime, tensor, 2));
+}
+
+TEST(RuntimeContents, StayInAnExtentThatAnEngineHasPinnedUntilItReleasesIt) {
+  constexpr ByteCount size = 4_KiB;
+  constexpr std::uint64_t generation = engine_generations | 1;
+  Simulation simulation({.host_budget = 64_KiB, .capacity = size * 2});
+  Runtime& runtime = *simulation.runtime;
+  const RuntimeInternals engine(runtime);
+  const TensorId tensor = add(runtime, size);
+  const auto add_another = [&] {
+    return runtime.add({.name = "another", .key = test::next_key(), .size = size}, true);
+  };
+  write(runtime, tensor, 1);
+  ASSERT_TRUE(runtime.flush());
+  ASSERT_TRUE(engine.pin_extent(tensor, generation));
+  EXPECT_EQ(runtime.pin_extent(tensor, generation).error().code(), ErrorCode::invalid_argument);
+  write(runtime, tensor, 2);
+  ASSERT_TRUE(runtime.flush());
+
+  runtime.release_generation(generation);
+
+  EXPECT_EQ(add_another().error().code(), ErrorCode::no_space);
+  engine.release_generation(generation);
+  EXPECT_TRUE(add_another());
 }
 
 }  // namespace

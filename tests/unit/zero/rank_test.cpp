@@ -98,6 +98,33 @@ TEST(Rank, TrainsWithSeveralRanksInThreads) {
   EXPECT_EQ(directory.entry_count(), 0u);
 }
 
+TEST(Rank, KeepsTheTensorsOfItsEngineFromOthers) {
+  const ScratchDirectory directory;
+  auto rank = Rank::create(on_disk(directory)).value(), other = Rank::create(on_disk(directory)).value();
+  swap::Runtime& runtime = rank->runtime();
+  const auto own =
+      runtime.add({.name = "own", .key = {.owner = 7}, .size = ByteCount(4096)}, /*on_disk=*/true).value();
+  const auto misuse = [&] {
+    for (const tiers::TensorId tensor : runtime.tensors()) {
+      if (tensor == own) continue;
+      for (const auto access : {swap::Access::read, swap::Access::modify, swap::Access::overwrite})
+        EXPECT_FALSE(runtime.acquire(tensor, access)) << runtime.name(tensor);
+      EXPECT_FALSE(runtime.discard(tensor)) << runtime.name(tensor);
+      EXPECT_FALSE(runtime.remove(tensor)) << runtime.name(tensor);
+    }
+  };
+  for (const auto& each : {rank.get(), other.get()}) each->engine().initialize(zeros).value();
+  misuse();
+  for (int i = 0; i < 2; ++i) {
+    for (const auto& each : {rank.get(), other.get()}) ASSERT_TRUE(step(*each));
+    misuse();
+  }
+
+  EXPECT_EQ(rank->engine().digest().value(), other->engine().digest().value());
+  EXPECT_TRUE(runtime.acquire(own, swap::Access::overwrite));
+  EXPECT_TRUE(runtime.remove(own));
+}
+
 /// The digest that every one of `ranks` ranks computes of a model whose values depend on their parameter's name and
 /// place alone.
 std::string digest_of(const ModelLayout& model, std::uint32_t ranks) {
