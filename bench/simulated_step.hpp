@@ -1,7 +1,5 @@
 #pragma once
 
-#include "measure_disk.hpp"
-
 #include "zero/simulate/planned_step.hpp"
 
 namespace penstock::bench {

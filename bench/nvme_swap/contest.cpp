@@ -136,7 +136,7 @@ Result<void> Contest::make_events() {
     Event& event = events_.emplace_back(Event{.operation = operation});
     for (std::size_t i = 0; i < options_.settings.size(); ++i) {
       if (operation == BenchmarkPattern::swap) {
-        PENSTOCK_TRY(add_swap(event, i, *plain[i]));
+        PENSTOCK_TRY(add_swap(event, i));
       } else {
         event.contestants.push_back(ours(*plain[i], options_.settings[i], i, operation));
       }
@@ -166,7 +166,7 @@ Result<DiskBenchmark*> Contest::make_load(const Setting& setting, ByteCount tran
   return loads_.emplace_back(std::move(load)).get();
 }
 
-Result<void> Contest::add_swap(Event& event, std::size_t setting, DiskBenchmark& plain) {
+Result<void> Contest::add_swap(Event& event, std::size_t setting) {
   for (const TileWork& work : options_.swap.work) {
     TileUpdate* update = nullptr;
     if (work.compute) {
@@ -181,17 +181,18 @@ Result<void> Contest::add_swap(Event& event, std::size_t setting, DiskBenchmark&
     contestant.work = work;
     contestant.name += work.compute ? " + Adam" : "";
     contestant.name += work.integrity ? " + checksums" : "";
-    if (update != nullptr) PENSTOCK_TRY(add_calibration(contestant, *update, plain));
+    if (update != nullptr) PENSTOCK_TRY(add_calibration(contestant, *update, *load));
     event.contestants.push_back(std::move(contestant));
   }
   return ok();
 }
 
-/// Its samples get the time of an update and, where the swap is simulated, the disk's rates beside updates, which are
-/// measured after each run.
+/// Its samples get the time of an update and, where the swap is simulated, the rates of its file beside updates, which
+/// are measured after each run.
 Result<void> Contest::add_calibration(Contestant& contestant, const TileUpdate& update,
-                                      DiskBenchmark& plain) {
+                                      const DiskBenchmark& load) {
   DiskBesideUpdate* beside = nullptr;
+  SwapFileBenchmark* file = nullptr;
   const bool all = wanted(BenchmarkPattern::read) && wanted(BenchmarkPattern::write);
   if (all && devices_.size() == 1) {
     PENSTOCK_TRY_ASSIGN(auto created, DiskBesideUpdate::create({.format = options_.swap.format,
@@ -200,8 +201,10 @@ Result<void> Contest::add_calibration(Contestant& contestant, const TileUpdate& 
                                                                 .workers = workers_.get()},
                                                                tile_size_));
     beside = beside_.emplace_back(std::move(created)).get();
+    PENSTOCK_TRY_ASSIGN(auto opened, SwapFileBenchmark::create(load.paths().front(), options_.io_deadline));
+    file = files_.emplace_back(std::move(opened)).get();
   }
-  contestant.run = [run = contestant.run, &update, &plain, beside](double seconds) -> Result<Sample> {
+  contestant.run = [run = contestant.run, &update, beside, file](double seconds) -> Result<Sample> {
     const TileUpdate::Total before = update.total();
     PENSTOCK_TRY_ASSIGN(Sample sample, run(seconds));
     const TileUpdate::Total after = update.total();
@@ -210,7 +213,7 @@ Result<void> Contest::add_calibration(Contestant& contestant, const TileUpdate& 
     sample.update_s = updated / static_cast<double>(after.tiles - before.tiles);
     if (beside == nullptr) return sample;
     const std::chrono::duration<double> duration(seconds / 2);
-    PENSTOCK_TRY_ASSIGN(sample.disk, beside->measure(plain, std::min(1.0, updated / seconds),
+    PENSTOCK_TRY_ASSIGN(sample.disk, beside->measure(*file, std::min(1.0, updated / seconds),
                                                      std::chrono::duration_cast<TimePoint>(duration)));
     return sample;
   };

@@ -66,9 +66,9 @@ class Contest {
   [[nodiscard]] Result<void> check_room() const;
   Result<void> make_events();
   Result<swap::DiskBenchmark*> make_load(const Setting& setting, ByteCount transfer, TileUpdate* update);
-  /// `plain`: the load of the setting without tiles.
-  Result<void> add_swap(Event& event, std::size_t setting, swap::DiskBenchmark& plain);
-  Result<void> add_calibration(Contestant& contestant, const TileUpdate& update, swap::DiskBenchmark& plain);
+  Result<void> add_swap(Event& event, std::size_t setting);
+  Result<void> add_calibration(Contestant& contestant, const TileUpdate& update,
+                               const swap::DiskBenchmark& load);
   Result<void> add_fio(Event& event);
 
   Options options_;
@@ -79,6 +79,7 @@ class Contest {
   std::vector<std::unique_ptr<TileUpdate>> updates_;  // outlive the loads
   std::vector<std::unique_ptr<DiskBesideUpdate>> beside_;
   std::vector<std::unique_ptr<swap::DiskBenchmark>> loads_;
+  std::vector<std::unique_ptr<SwapFileBenchmark>> files_;  // those of loads
   std::vector<Event> events_;
 };
 

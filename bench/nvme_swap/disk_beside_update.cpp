@@ -1,8 +1,7 @@
 #include "disk_beside_update.hpp"
 
-#include "measure_disk.hpp"
+#include "background_work.hpp"
 
-#include <atomic>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -37,17 +36,10 @@ Result<void> DiskBesideUpdate::update_next(double share) {
   return ok();
 }
 
-Result<swap::DiskRates> DiskBesideUpdate::measure(swap::DiskBenchmark& load, double share,
-                                                  TimePoint duration) {
-  std::atomic<bool> ends = false;
-  Result<void> updated = ok();
-  std::thread beside([&] {
-    while (!ends && updated) updated = update_next(share);
-  });
-  auto rates = measure_disk(load, duration);
-  ends = true;
-  beside.join();
-  PENSTOCK_TRY(updated);
+Result<swap::DiskRates> DiskBesideUpdate::measure(SwapFileBenchmark& file, double share, TimePoint duration) {
+  BackgroundWork updates([this, share] { return update_next(share); });
+  auto rates = file.measure(duration);
+  PENSTOCK_TRY(updates.end());
   return rates;
 }
 

@@ -1,8 +1,7 @@
 #pragma once
 
+#include "swap_file_benchmark.hpp"
 #include "tile_update.hpp"
-
-#include "swap/simulate/simulated_disks.hpp"
 
 #include <memory>
 
@@ -18,8 +17,9 @@ class DiskBesideUpdate {
   [[nodiscard]] static Result<std::unique_ptr<DiskBesideUpdate>> create(const TileUpdate::Options& options,
                                                                         ByteCount tile);
   /// Each rate is measured for `duration`, during which updates take `share` of the time, above 0 and at most 1.
-  /// Nothing else uses the workers. Errors: those of DiskBenchmark::run() and of TileUpdate.
-  [[nodiscard]] Result<swap::DiskRates> measure(swap::DiskBenchmark& load, double share, TimePoint duration);
+  /// Nothing else uses the workers. Errors: those of SwapFileBenchmark::measure() and of TileUpdate.
+  [[nodiscard]] Result<swap::DiskRates> measure(SwapFileBenchmark& file, double share, TimePoint duration);
+  [[nodiscard]] std::uint64_t updates() const { return update_->total().tiles; }  ///< so far
 
  private:
   DiskBesideUpdate(std::unique_ptr<TileUpdate> update, tiers::HostArena arena, ByteCount tile)

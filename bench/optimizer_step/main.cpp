@@ -1,5 +1,6 @@
 // optimizer_step: measures how fast Engine::step() updates a model whose optimizer states are on disk. The rate
 // is given as a fraction of the limit for mixed reads and writes of the swap file, measured before and after each step.
+#include "background_work.hpp"
 #include "simulated_step.hpp"
 #include "state_formats.hpp"
 #include "stepper.hpp"
@@ -18,7 +19,6 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <map>
@@ -73,24 +73,17 @@ Result<Calibration> calibrate(Contestant& contestant) {
     return Calibration{disk};
   }
   PENSTOCK_TRY_ASSIGN(const auto alone, contestant.in_memory->step());
-  std::atomic<bool> ends = false;
-  Result<void> worked = ok();
-  std::thread beside([&] {
-    while (!ends && worked) {
-      const TimePoint began = Clock::steady().now();
-      const auto timing = contestant.in_memory->step();
-      if (!timing) worked = timing.error();
-      if (!timing || timing->step == 0) continue;
-      // Writing gradients loads the cores too: with it they work for the update's part of a step.
-      const std::chrono::duration<double> took = Clock::steady().now() - began;
-      const double cycle = took.count() * std::max(1.0, contestant.last_step / timing->step);
-      std::this_thread::sleep_for(std::chrono::duration<double>(cycle) - took);
-    }
+  BackgroundWork beside([&contestant]() -> Result<void> {
+    const TimePoint began = Clock::steady().now();
+    PENSTOCK_TRY_ASSIGN(const auto timing, contestant.in_memory->step());
+    if (timing.step == 0) return ok();
+    // Writing gradients loads the cores too: with it they work for the update's part of a step.
+    const std::chrono::duration<double> took = Clock::steady().now() - began;
+    std::this_thread::sleep_for(took * (std::max(1.0, contestant.last_step / timing.step) - 1));
+    return ok();
   });
   const auto disk = contestant.disk->measure(duration);
-  ends = true;
-  beside.join();
-  PENSTOCK_TRY(worked);
+  PENSTOCK_TRY(beside.end());
   if (!disk) return disk.error();
   return Calibration{*disk, alone.step};
 }
@@ -242,7 +235,7 @@ Result<void> run(const Arguments& arguments) {
 
 int main_body(int argc, char** argv) {
   Arguments arguments;
-  measure::CommandLine app("The optimizer step on disk, against the disk's own limit");
+  measure::CommandLine app("The optimizer step on disk, against the swap file's own limit");
   app.add_option("--path", arguments.model.path, "swap directory").show_default();
   measure::add_io_deadline(app, arguments.model.io_deadline);
   app.add_option("--parameters", arguments.model.parameters, "parameters of the model").show_default();

@@ -10,9 +10,9 @@
 #include "measure/statistics.hpp"
 #include "print_machine.hpp"
 #include "simulated_step.hpp"
+#include "swap_file_benchmark.hpp"
 
 #include <penstock/base/time.hpp>
-#include <penstock/swap/disk_benchmark.hpp>
 
 #include <fmt/format.h>
 #include <algorithm>
@@ -121,8 +121,14 @@ class Contestant {
     const auto after = trainer_->runtime().ledger().traffic();
     turn.read = static_cast<double>((after.read - before.read).value()) / steps;
     turn.written = static_cast<double>((after.written - before.written).value()) / steps;
-    PENSTOCK_TRY(trainer_->finish_update());
+    PENSTOCK_TRY(finish_writes());
     return turn;
+  }
+  /// Then nothing is moved until the next step.
+  Result<void> finish_writes() {
+    PENSTOCK_TRY(trainer_->finish_update());
+    trainer_->runtime().wait_for_stores(0);
+    return trainer_->runtime().check_stores();
   }
   [[nodiscard]] swap::Runtime& runtime() { return trainer_->runtime(); }
   /// What is simulated of its steps.
@@ -148,9 +154,9 @@ struct Series {
 };
 
 Result<void> measure_round(const Arguments& arguments, std::uint32_t round, Contestant& memory,
-                           Contestant& disk, swap::DiskBenchmark& load,
+                           Contestant& disk, SwapFileBenchmark& file,
                            const zero::simulate::PlannedStep& planned, Series& series) {
-  const auto rates_now = [&load] { return measure_disk(load, std::chrono::milliseconds(500)); };
+  const auto rates_now = [&file] { return file.measure(std::chrono::milliseconds(500)); };
   std::array<Turn, 2> turns;  // in memory, on disk; the first one rotates
   PENSTOCK_TRY_ASSIGN(const swap::DiskRates before, rates_now());
   PENSTOCK_TRY_ASSIGN(const auto phases_before, memory.take_phases());
@@ -197,11 +203,9 @@ Result<void> run(const Arguments& arguments) {
   PENSTOCK_TRY_ASSIGN(const gpt::Text text, gpt::Text::load({}, arguments.model.context));
   PENSTOCK_TRY_ASSIGN(auto memory, Contestant::create(arguments, text, /*on_disk=*/false));
   PENSTOCK_TRY_ASSIGN(auto disk, Contestant::create(arguments, text, /*on_disk=*/true));
-  PENSTOCK_TRY_ASSIGN(
-      auto load,
-      swap::DiskBenchmark::create(
-          {.paths = {{.directory = arguments.path, .capacity = 1_GiB, .deadline = arguments.io_deadline}}}));
   const swap::PathReport path = disk.runtime().paths().front();
+  PENSTOCK_TRY(disk.finish_writes());
+  PENSTOCK_TRY_ASSIGN(auto file, SwapFileBenchmark::create(path, arguments.io_deadline));
   fmt::print("engine {}, direct I/O {}\n{} parameters, {} tokens a step, host memory of the run on disk {}\n",
              path.engine, path.file.direct ? "yes" : "NO",
              to_string(gpt::ModelDescription(arguments.model).element_count()),
@@ -217,7 +221,7 @@ Result<void> run(const Arguments& arguments) {
   PENSTOCK_TRY_ASSIGN(const auto planned, disk.planned_step(arguments));
   Series series;
   for (std::uint32_t round = 0; round <= arguments.rounds; ++round) {
-    PENSTOCK_TRY(measure_round(arguments, round, memory, disk, *load, planned, series));
+    PENSTOCK_TRY(measure_round(arguments, round, memory, disk, *file, planned, series));
   }
   fmt::print("{:>6}{:>12.3f}{:>12.3f}{:>12.3f}{:>10.2f}{:>10.2f}{:>8.2f}{:>8.2f}", "median",
              median(series.memory), median(series.disk_alone), median(series.disk), median(series.to_longer),

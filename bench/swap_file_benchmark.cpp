@@ -1,5 +1,6 @@
 #include "swap_file_benchmark.hpp"
 
+#include "tiers/io/bounded_call.hpp"
 #include "tiers/io/choose_engine.hpp"
 #include "tiers/io/file_errors.hpp"
 
@@ -13,27 +14,47 @@
 
 namespace penstock::bench {
 
+namespace {
+
+constexpr const char* operation = "SwapFileBenchmark::create";
+
+struct Opened {
+  tiers::File file;
+  std::unique_ptr<tiers::IoEngine> engine;
+};
+
+/// The same open file once more, with an engine for it.
+Result<Opened> open_again(tiers::File::Properties properties, std::uint32_t depth) {
+  const int copy = ::fcntl(static_cast<int>(properties.handle), F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) return tiers::file_error(operation, properties.name, errno);
+  properties.handle = tiers::FileHandle{copy};
+  tiers::File file(tiers::real_file_system(), properties);
+  PENSTOCK_TRY_ASSIGN(auto chosen, tiers::choose_engine(tiers::EngineChoice::automatic, depth, properties));
+  return Opened{std::move(file), std::move(chosen.engine)};
+}
+
+}  // namespace
+
 Result<std::unique_ptr<SwapFileBenchmark>> SwapFileBenchmark::create(const swap::PathReport& path,
                                                                      TimePoint io_deadline) {
   const ByteCount block(path.file.alignment.bytes());
   const ByteCount transfer = std::min(path.request_max, path.capacity) / block * block;
   const std::uint64_t slots = ceil_divide(path.in_flight_max.value(), transfer.value());
   PENSTOCK_TRY_ASSIGN(auto arena, tiers::HostArena::create({.size = transfer * slots}));
-  tiers::File::Properties properties = path.file;
-  const int copy = ::fcntl(static_cast<int>(path.file.handle), F_DUPFD_CLOEXEC, 0);
-  if (copy < 0) return tiers::file_error("SwapFileBenchmark::create", path.file.name, errno);
-  properties.handle = tiers::FileHandle{copy};
-  tiers::File opened(tiers::real_file_system(), properties);
-  PENSTOCK_TRY_ASSIGN(auto chosen, tiers::choose_engine(tiers::EngineChoice::automatic,
-                                                        static_cast<std::uint32_t>(slots), properties));
-  chosen.engine->attach(properties.handle, arena.bytes());
-  PENSTOCK_TRY_ASSIGN(auto file, tiers::BlockFile::create(std::move(opened), *chosen.engine,
+  // A file system may never answer.
+  PENSTOCK_TRY_ASSIGN(
+      auto opened, tiers::bounded_call<Opened>(operation, path.file.name, io_deadline,
+                                               [file = path.file, depth = static_cast<std::uint32_t>(slots)] {
+                                                 return open_again(file, depth);
+                                               }));
+  opened.engine->attach(opened.file.handle(), arena.bytes());
+  PENSTOCK_TRY_ASSIGN(auto file, tiers::BlockFile::create(std::move(opened.file), *opened.engine,
                                                           {.size = path.capacity / transfer * transfer,
                                                            .request_max = transfer,
                                                            .in_flight_max = path.in_flight_max,
                                                            .deadline = io_deadline}));
   std::unique_ptr<SwapFileBenchmark> benchmark(
-      new SwapFileBenchmark(transfer, std::move(arena), std::move(chosen.engine), std::move(file)));
+      new SwapFileBenchmark(transfer, std::move(arena), std::move(opened.engine), std::move(file)));
   PENSTOCK_TRY(benchmark->run(Pattern::rewrite, path.capacity * 2, {}));
   return benchmark;
 }

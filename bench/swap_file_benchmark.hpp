@@ -11,22 +11,24 @@
 
 namespace penstock::bench {
 
-/// Measures a runtime's swap file, while the runtime moves nothing. On a virtual disk, files differ by 10 % for as long
-/// as they exist, so that the limit of a runtime is that of its own file. The bytes of the file stay the same: each
-/// transfer reads some, and writes them back.
+/// Measures the swap file of a runtime, or the file of a load, while nothing else is moved there. On a virtual disk,
+/// files differ by 10 % for as long as they exist, so that the limit of a runtime is that of its own file. The bytes of
+/// the file stay the same: what is written was read from the same place. (What another writes there meanwhile is lost.)
 ///
 /// Owned by one thread. Its calls block.
 class SwapFileBenchmark {
  public:
-  /// Writes each block of the file once: blocks that a runtime has not written yet are read without the disk.
+  /// Writes the file once, but for what is left after whole transfers: what has not been written yet is read without
+  /// the disk.
   ///
-  /// Errors: those of HostArena::create, of choose_engine and of the first transfer that fails.
+  /// Errors: those of HostArena::create, of choose_engine and of the first transfer that fails; deadline_exceeded.
   [[nodiscard]] static Result<std::unique_ptr<SwapFileBenchmark>> create(const swap::PathReport& path,
                                                                          TimePoint io_deadline);
   ~SwapFileBenchmark();
 
-  /// Two rates, each measured for `duration`. That of writes alone is not: it is given as that of both, since a step
-  /// only ends with them. Errors: that of the first transfer that fails.
+  /// The rates of reads, and of reads and writes together, each measured for `duration`. For that of writes alone the
+  /// second one is given: they are rare, such as those of a step's last tiles. Errors: that of the first transfer that
+  /// fails.
   [[nodiscard]] Result<swap::DiskRates> measure(TimePoint duration);
 
  private:
