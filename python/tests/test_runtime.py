@@ -252,7 +252,11 @@ def test_a_report_has_what_was_moved(runtime, directory):
 
 def test_a_report_replaces_a_file(runtime, tmp_path):
     file = tmp_path / "report.prom"
-    file.write_text("before")
+    file.write_text("not a report")
+    with pytest.raises(penstock.AlreadyExists, match="another file would be lost"):
+        runtime.save_report(file, "prometheus", rank=3)
+    assert file.read_text() == "not a report"
+    file.write_text("")
     runtime.save_report(file, "prometheus", rank=3)
     assert 'penstock_steps_total{rank="3"} 0\n' in file.read_text() and list(tmp_path.iterdir()) == [file]
     runtime.save_report(os.fsencode(file), "text", elapsed=2.0)

@@ -9,9 +9,7 @@ namespace penstock {
 namespace {
 
 /// `reads`: what a pipe gives is wanted.
-Result<void> check_mode(const char* operation, const std::filesystem::path& path, mode_t mode, bool reads) {
-  if (S_ISREG(mode)) return ok();
-  const bool is_directory = S_ISDIR(mode);
+Error not_regular(const char* operation, const std::filesystem::path& path, bool is_directory, bool reads) {
   return Error::invalid_argument(operation)
       .object(path.string())
       .wanted("a regular file")
@@ -19,6 +17,11 @@ Result<void> check_mode(const char* operation, const std::filesystem::path& path
       .advice(is_directory ? "name a file in it"
               : reads      ? "write what it gives to a file, and name that"
                            : "name a file");
+}
+
+Result<void> check_mode(const char* operation, const std::filesystem::path& path, mode_t mode, bool reads) {
+  if (S_ISREG(mode)) return ok();
+  return not_regular(operation, path, S_ISDIR(mode), reads);
 }
 
 Result<void> check_path(const char* operation, const std::filesystem::path& path, bool reads) {
@@ -37,7 +40,12 @@ Result<void> check_regular(const char* operation, const std::filesystem::path& p
 Result<OwnedFd> open_regular_file(const char* operation, const std::filesystem::path& path, int flags) {
   const bool reads = (flags & O_ACCMODE) == O_RDONLY;
   PENSTOCK_TRY(check_path(operation, path, reads));  // to open a device may do something
-  OwnedFd file(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0666));
+  int opened = -1;
+  do {
+    opened = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0666);
+  } while (opened < 0 && errno == EINTR);
+  if (opened < 0 && errno == ENXIO) return not_regular(operation, path, /*is_directory=*/false, reads);
+  OwnedFd file(opened);
   struct stat status {};
   if (!file.is_open() || ::fstat(file.get(), &status) != 0)
     return Error::from_errno(operation, errno).object(path.string());

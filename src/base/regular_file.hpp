@@ -8,8 +8,9 @@
 
 namespace penstock {
 
-/// Opens a regular file with the flags of open(2); one that O_CREAT makes gets mode 0666. Pipes and devices are neither
-/// waited for nor opened: they could have no end, never answer, or end a process that writes to them.
+/// Opens a regular file with the flags of open(2); one that O_CREAT makes gets mode 0666. A pipe or a device is not
+/// waited for, read or written, and opened only if it takes the file's place meanwhile: it could have no end, never
+/// answer, or end a process that writes to it.
 ///
 /// Errors: invalid_argument, for what is no regular file; those of the system.
 [[nodiscard]] Result<OwnedFd> open_regular_file(const char* operation, const std::filesystem::path& path,

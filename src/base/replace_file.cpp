@@ -26,25 +26,29 @@ struct Unfinished {
 };
 
 /// A file that is written for long, as a timeline, has a lock. Replaced, what is written later would be lost.
-Result<void> check_not_in_use(const char* operation, const std::filesystem::path& file) {
-  const OwnedFd there(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!there.is_open() || ::flock(there.get(), LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK) return ok();
+Result<void> check_there(const char* operation, const std::filesystem::path& file, const FileKind& kind) {
+  const auto there = open_regular_file(operation, file, O_RDONLY);
+  if (!there) return there.error().code() == ErrorCode::not_found ? ok() : Result<void>(there.error());
+  if (::flock(there->get(), LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+    return check_kind(operation, file, there->get(), kind);
   return Error(ErrorCode::in_use, operation)
       .object(file.string())
-      .reason("it is being written, as the timeline of a run")
+      .reason("another has a lock on it, as a run has on its timeline")
       .advice("name another file");
 }
 
-Result<Unfinished> begin_beside(const char* operation, const std::filesystem::path& file) {
+Result<Unfinished> begin_beside(const char* operation, const std::filesystem::path& file,
+                                const FileKind& kind) {
   if (!file.has_filename()) {
     return Error::invalid_argument(operation).object("file").reason("it names no file").got(file.string());
   }
   std::error_code error;
   Unfinished unfinished{.file = without_links(file, error)};
   if (error) return Error::from_errno(operation, error.value()).object(file.string());
-  PENSTOCK_TRY(check_regular(operation, file));
-  PENSTOCK_TRY(check_not_in_use(operation, file));
+  PENSTOCK_TRY(check_there(operation, file, kind));
   const auto there = std::filesystem::status(unfinished.file, error);
+  if (there.type() == std::filesystem::file_type::none)
+    return Error::from_errno(operation, error.value()).object(file.string());
   static std::atomic<std::uint64_t> count = 0;
   do {  // a process of this number may have been killed, and have left one
     unfinished.name = unfinished.file;
@@ -60,9 +64,9 @@ Result<Unfinished> begin_beside(const char* operation, const std::filesystem::pa
 
 }  // namespace
 
-Result<void> replace_file(const char* operation, const std::filesystem::path& file,
-                          std::string_view contents) {
-  PENSTOCK_TRY_ASSIGN(Unfinished unfinished, begin_beside(operation, file));
+Result<void> replace_file(const char* operation, const std::filesystem::path& file, std::string_view contents,
+                          const FileKind& kind) {
+  PENSTOCK_TRY_ASSIGN(Unfinished unfinished, begin_beside(operation, file, kind));
   errno = 0;
   const bool is_whole =
       std::fwrite(contents.data(), 1, contents.size(), unfinished.stream.get()) == contents.size();
@@ -75,8 +79,9 @@ Result<void> replace_file(const char* operation, const std::filesystem::path& fi
   return Error::from_errno(operation, error.value()).object(file.string());
 }
 
-Result<void> check_replaceable(const char* operation, const std::filesystem::path& file) {
-  PENSTOCK_TRY_ASSIGN(const Unfinished unfinished, begin_beside(operation, file));
+Result<void> check_replaceable(const char* operation, const std::filesystem::path& file,
+                               const FileKind& kind) {
+  PENSTOCK_TRY_ASSIGN(const Unfinished unfinished, begin_beside(operation, file, kind));
   std::error_code ignored;
   std::filesystem::remove(unfinished.name, ignored);
   return ok();

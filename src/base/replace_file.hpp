@@ -1,5 +1,7 @@
 #pragma once
 
+#include "base/file_kind.hpp"
+
 #include <penstock/base/result.hpp>
 
 #include <filesystem>
@@ -13,11 +15,13 @@ namespace penstock {
 /// file. A link stays: what it leads to is replaced.
 ///
 /// Errors, of `operation` and with `file` as their object: invalid_argument, for a name that ends with a separator, and
-/// for a directory, a device, a pipe or a socket; in_use, for the timeline of a run; those of the file system.
+/// for a directory, a device, a pipe or a socket; already_exists, for a file of another kind; in_use, for one that is
+/// locked, as the timeline of a run; those of the file system.
 [[nodiscard]] Result<void> replace_file(const char* operation, const std::filesystem::path& file,
-                                        std::string_view contents);
+                                        std::string_view contents, const FileKind& kind);
 /// Whether replace_file() could begin there now. Changes nothing. Errors: those of replace_file().
-[[nodiscard]] Result<void> check_replaceable(const char* operation, const std::filesystem::path& file);
+[[nodiscard]] Result<void> check_replaceable(const char* operation, const std::filesystem::path& file,
+                                             const FileKind& kind);
 
 /// The absolute name of the file to which `file` leads, also of a link whose file is not there yet. `error` is that of
 /// the file system, ELOOP for more than 40 links.

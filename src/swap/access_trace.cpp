@@ -5,6 +5,7 @@
 #include "swap/trace_rules.hpp"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace penstock::swap {
@@ -88,7 +89,8 @@ std::optional<TraceDifference> first_difference(const AccessTrace& expected, con
 
 Result<void> save_trace(const AccessTrace& trace, const std::filesystem::path& file) {
   PENSTOCK_TRY(check_trace(trace));
-  return replace_file("save_trace", file, to_text(trace));
+  constexpr FileKind kind{.name = "a trace", .beginnings = std::span(&trace_begin, 1)};
+  return replace_file("save_trace", file, to_text(trace), kind);
 }
 
 Result<AccessTrace> load_trace(const std::filesystem::path& file) {

@@ -1,5 +1,6 @@
 #include "swap/timeline.hpp"
 
+#include "base/file_kind.hpp"
 #include "base/regular_file.hpp"
 #include "base/utf8.hpp"
 
@@ -13,6 +14,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <span>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -38,14 +41,19 @@ std::string json_string(std::string_view text) {
   return json + '"';
 }
 
+constexpr std::string_view beginning = "[\n{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": ";
+constexpr FileKind timeline_kind{.name = "a timeline", .beginnings = std::span(&beginning, 1)};
+
 constexpr const char* is_timeline_file = "it is timeline_file, penstock.timeline_file of a configuration";
 
+/// One that is no regular file has the advice of open_regular_file().
 Error cannot_create(Error cause) {
-  const bool is_full = cause.code() == ErrorCode::no_space;
-  return std::move(cause)
-      .note(is_timeline_file)
-      .advice(is_full ? "free space, or name a file on another file system"
-                      : "name a file that can be written, in a directory that exists");
+  const ErrorCode code = cause.code();
+  cause = std::move(cause).note(is_timeline_file);
+  if (code == ErrorCode::invalid_argument) return cause;
+  return std::move(cause).advice(code == ErrorCode::no_space
+                                     ? "free space, or name a file on another file system"
+                                     : "name a file that can be written, in a directory that exists");
 }
 Error cannot_create(const std::filesystem::path& file, int cause) {
   return cannot_create(Error::from_errno("Runtime::create", cause).object(file.string()));
@@ -61,10 +69,16 @@ std::string microseconds(TimePoint time) {
 
 }  // namespace
 
+Result<void> Timeline::check(const std::filesystem::path& file) {
+  const auto there = open_regular_file("Runtime::create", file, O_RDONLY);
+  if (!there) return there.error().code() == ErrorCode::not_found ? ok() : Result<void>(there.error());
+  return check_kind("Runtime::create", file, there->get(), timeline_kind);
+}
+
 Result<std::unique_ptr<Timeline>> Timeline::create(const std::filesystem::path& file, std::uint32_t process,
                                                    ByteCount size_max) {
   // Not truncated before it is known that no other timeline is written there.
-  auto descriptor = open_regular_file("Runtime::create", file, O_WRONLY | O_CREAT);
+  auto descriptor = open_regular_file("Runtime::create", file, O_RDWR | O_CREAT);
   if (!descriptor) return cannot_create(descriptor.error());
   if (::flock(descriptor->get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     return Error(ErrorCode::in_use, "Runtime::create")
@@ -74,6 +88,8 @@ Result<std::unique_ptr<Timeline>> Timeline::create(const std::filesystem::path& 
         .note(is_timeline_file)
         .advice("give each run, and each runtime of a process, a timeline_file of its own");
   }
+  if (auto checked = check_kind("Runtime::create", file, descriptor->get(), timeline_kind); !checked)
+    return std::move(checked).error().note(is_timeline_file);
   File opened(::fdopen(descriptor->get(), "w"));
   if (opened == nullptr) return cannot_create(file, errno);
   std::ignore = descriptor->release();

@@ -28,11 +28,14 @@ namespace penstock::swap {
 class Timeline {
  public:
   /// Begins the file anew; where it cannot be written, what is there stays. `process`: its number in the file.
-  /// `size_max`: about so many bytes. Errors: those of opening and writing it; in_use, where another timeline is being
-  /// written there.
+  /// `size_max`: about so many bytes. Errors: those of opening and writing it; already_exists, for another file than a
+  /// timeline; in_use, where another timeline is being written there.
   [[nodiscard]] static Result<std::unique_ptr<Timeline>> create(const std::filesystem::path& file,
                                                                 std::uint32_t process = 0,
                                                                 ByteCount size_max = 256_MiB);
+  /// Whether create() would replace no other file than a timeline. Changes nothing. Errors: already_exists; those of
+  /// opening the file.
+  [[nodiscard]] static Result<void> check(const std::filesystem::path& file);
   ~Timeline();
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;

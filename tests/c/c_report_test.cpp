@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <cmath>
 #include <cstddef>
+#include <fstream>
 #include <limits>
 #include <string>
 #include <utility>

@@ -120,13 +120,5 @@ TEST(CStructs, InAnArrayHaveTheSizeOfTheirVersion) {
   penstock_runtime_free(runtime);
 }
 
-TEST(CStructs, OfAnOlderProgramHaveTheMembersOfTheirSize) {
-  const penstock_runtime_options options{.size = offsetof(penstock_runtime_options, reuse_distance_max),
-                                         .host_budget = 1 << 20,
-                                         .reuse_distance_max = 7};  // beyond its size
-  const auto runtime = made<Runtime>([&](auto to) { return penstock_runtime_create(&options, to); });
-  EXPECT_NE(runtime, nullptr);
-}
-
 }  // namespace
 }  // namespace penstock

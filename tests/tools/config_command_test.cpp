@@ -292,6 +292,8 @@ TEST(ConfigCheck, NamesFilesThatARunCouldNotWriteOnlyOnTheMachineThatNeedsThem) 
        {std::pair(penstock_block("report_file", in), in),
         {penstock_block("report_file", in + "/none/report.json"), "none/report.json"},
         {penstock_block("timeline_file", in + "/none/timeline.json"), "penstock.timeline_file"},
+        {penstock_block("report_file", in + "/config.json"), "that of a report"},
+        {penstock_block("timeline_file", in + "/config.json"), "that of a timeline"},
         {monitor("csv_monitor", in + "/file/below"), "csv_monitor.output_path"},
         {monitor("tensorboard", in + "/file"), "tensorboard.output_path"}}) {
     const auto here = check(block, true), elsewhere = check(block, false);

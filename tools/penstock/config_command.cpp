@@ -3,6 +3,7 @@
 #include "command.hpp"
 #include "config_page.hpp"
 #include "measure/command_line.hpp"
+#include "swap/timeline.hpp"
 #include "zero/commit/durable_directories.hpp"
 #include "zero/report/report_file.hpp"
 
@@ -72,7 +73,11 @@ Result<void> check_reports(const zero::Config& config, std::uint32_t ranks) {
     if (auto may_write = zero::check_report_file(of_first(report)); !may_write)
       return std::move(may_write).error().where("penstock.report_file");
   }
-  if (!timeline.empty()) PENSTOCK_TRY(check_writable(of_first(timeline), false, "penstock.timeline_file"));
+  if (!timeline.empty()) {
+    PENSTOCK_TRY(check_writable(of_first(timeline), false, "penstock.timeline_file"));
+    if (auto may_write = swap::Timeline::check(of_first(timeline)); !may_write)
+      return std::move(may_write).error().where("penstock.timeline_file");
+  }
   for (const auto& [monitor, key] : {std::pair(&config.csv_monitor, "csv_monitor.output_path"),
                                      {&config.tensorboard, "tensorboard.output_path"}}) {
     if (!monitor->enabled) continue;

@@ -205,7 +205,8 @@ typedef struct penstock_report_options {
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_report_text(
     const penstock_runtime* runtime, const penstock_report_options* options, penstock_lines** lines);
 /* Replaces a file by such a report at once: a program that reads it meanwhile gets the whole report of this time or of
- * the last. Errors: those, and of the file, which is as before then. */
+ * the last. Errors: those; PENSTOCK_ALREADY_EXISTS, for a file that is no report; and those of the file, which is as
+ * before then. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_save_report(
     const penstock_runtime* runtime, const penstock_report_options* options, const char* file);
 /* Options that are not in effect, with reasons. The caller frees the lines. */

@@ -13,9 +13,10 @@ PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_begin_trace(pe
  * names are shown by their numbers, and a tensor without a name has its key.
  *
  * Errors: PENSTOCK_FAILED_STATE, if none has begun; PENSTOCK_INVALID_ARGUMENT, for a label with a control character,
- * after which the recording goes on. Of the file, which is as before: PENSTOCK_INVALID_ARGUMENT, for a directory, a
- * device, a pipe or a socket, PENSTOCK_NOT_FOUND, PENSTOCK_PERMISSION, PENSTOCK_NO_SPACE and PENSTOCK_IO; a repeated
- * call saves what was recorded until the first one, with its label. */
+ * after which the recording goes on. Of the file, which is as before: PENSTOCK_ALREADY_EXISTS, for one that is no
+ * trace, PENSTOCK_INVALID_ARGUMENT, for a directory, a device, a pipe or a socket, PENSTOCK_NOT_FOUND,
+ * PENSTOCK_PERMISSION, PENSTOCK_NO_SPACE and PENSTOCK_IO; a repeated call saves what was recorded until the first one,
+ * with its label. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_runtime_save_trace(penstock_runtime* runtime,
                                                                              const char* label,
                                                                              const char* file);

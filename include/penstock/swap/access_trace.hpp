@@ -68,8 +68,8 @@ struct TraceDifference {
 [[nodiscard]] Result<AccessTrace> parse_trace(std::string_view text);
 
 /// Replaces the file once the trace is written beside it: an error leaves what was there. Errors: those of
-/// check_trace(); invalid_argument, for a directory, a device, a pipe or a socket; not_found, permission, no_space and
-/// io, of the file.
+/// check_trace(); already_exists, for a file that is no trace; invalid_argument, for a directory, a device, a pipe or a
+/// socket; not_found, permission, no_space and io, of the file.
 [[nodiscard]] Result<void> save_trace(const AccessTrace& trace, const std::filesystem::path& file);
 /// Errors: not_found, permission, io; invalid_argument, for no regular file and for more than 4 GiB; those of
 /// parse_trace(), with the file.

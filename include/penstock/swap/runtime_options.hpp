@@ -179,6 +179,7 @@ struct RuntimeOptions {
   ByteCount lookahead = 64_MiB;       ///< maximum number of bytes loaded before their use is requested
   /// If set, create() begins this file anew, and what is moved, updated and waited for is written to it in the format
   /// of Chrome's traces, which Perfetto opens. It ends after 256 MiB, or at an error, and take_messages() says so.
+  /// A timeline is replaced, another file is not: Runtime::create() returns already_exists.
   /// An error at the end of the runtime is not said: flush() before leaves little to be written then.
   std::filesystem::path timeline_file = {};
   std::uint32_t timeline_process = 0;  ///< its number there, such as the rank: files of several can be joined

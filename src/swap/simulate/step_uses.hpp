@@ -25,7 +25,7 @@ struct StepUses {
   std::vector<std::optional<std::uint32_t>> flat_of;  // by tensor of the trace
   std::vector<std::uint32_t> added_after;             // flats with added_at > 0, sorted by it
   std::vector<bool> is_discarded;                     // by tensor of the trace: once the update has read it
-  // Of `of_trainer`: the first use of a gradient that is its last one in the round; the end, if none is used.
+  // Where it begins in `of_trainer`: at the first gradient that is not used again in the round; the end, if none is.
   std::size_t last_micro_batch = 0;
 
   /// Without `update_beside` the trainer makes all uses. `update_in_backward`: flats have `added_at`.

@@ -2,6 +2,7 @@
 
 #include "tiers/io/interrupted.hpp"
 
+#include <unistd.h>
 #include <cerrno>
 
 namespace penstock::tiers {
@@ -106,7 +107,8 @@ Error sync_error(const char* operation, const std::string& object, int errno_val
 Error locked_error(const std::filesystem::path& directory, std::optional<int> holder) {
   return Error(ErrorCode::in_use, "FileSystem::lock")
       .reason("the directory is locked by " +
-              (holder ? "process " + std::to_string(*holder) : std::string("another process")))
+              (holder ? "process " + std::to_string(*holder) : std::string("another process")) +
+              (holder == ::getpid() ? ", which is this one" : ""))
       .object(directory.string())
       .advice("wait until that process ends, or name another directory");
 }

@@ -10,8 +10,6 @@
 #include "zero/config/rules.hpp"
 
 #include <algorithm>
-#include <system_error>
-#include <utility>
 
 namespace penstock::zero {
 
@@ -26,18 +24,6 @@ void report_violations(const Config& config, config::Reader& reader) {
     if (std::any_of(violation.keys.begin(), violation.keys.end(), reported)) continue;
     reader.report(violation.keys.front(), violation.text);
   }
-}
-
-/// Of `file` itself, which a run would replace.
-std::vector<Problem> names_of_itself(const PenstockConfig& config, const std::filesystem::path& file) {
-  std::vector<Problem> problems;
-  for (const auto& [key, name] : {std::pair("penstock.report_file", &config.report_file),
-                                  std::pair("penstock.timeline_file", &config.timeline_file)}) {
-    std::error_code unknown;  // then there is no such file
-    if (name->empty() || !std::filesystem::equivalent(*name, file, unknown)) continue;
-    problems.push_back({.path = key, .text = "wanted another file than this one, which a run would replace"});
-  }
-  return problems;
 }
 
 }  // namespace
@@ -92,10 +78,7 @@ Result<ConfigFile> ConfigFile::parse(std::string_view text, const std::string& n
 
 Result<ConfigFile> ConfigFile::read(const std::filesystem::path& file, const Options& options) {
   PENSTOCK_TRY_ASSIGN(const std::string text, read_text_file("Config::from_file", file, {"a configuration"}));
-  PENSTOCK_TRY_ASSIGN(ConfigFile parsed, parse(text, file.string(), options));
-  if (auto problems = names_of_itself(parsed.config.penstock, file); !problems.empty())
-    return config::to_error("ConfigFile::read", file.string(), std::move(problems));
-  return parsed;
+  return parse(text, file.string(), options);
 }
 
 Result<ConfigFile> ConfigFile::of_argument(const std::string& argument, const Options& options) {

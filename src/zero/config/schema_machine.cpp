@@ -173,10 +173,10 @@ constexpr Key keys[] = {
      .read_by = rank},
     {.path = "penstock.report_file",
      .kind = text,
-     .help =
-         "file for the rank's report, replaced every ten seconds and at the end: JSON for .json, metrics "
-         "for Prometheus for .prom, else tables. Of several ranks, \".rank\" and the number are put before "
-         "the extension",
+     .help = "file for the rank's report, replaced every ten seconds and at the end: JSON for .json, metrics "
+             "for Prometheus for .prom, else tables. What is no report is not replaced. Of several ranks, "
+             "\".rank\" and the number are put before "
+             "the extension",
      .nullable = true,
      .unset = "none",
      .field = own<&PenstockConfig::report_file>,
@@ -184,7 +184,8 @@ constexpr Key keys[] = {
     {.path = "penstock.timeline_file",
      .kind = text,
      .help = "file for what is moved, updated and waited for, and when, in Chrome's trace format, which "
-             "Perfetto opens; it ends after 256 MiB. Named as report_file is",
+             "Perfetto opens; it ends after 256 MiB. What is no timeline is not replaced. Named as "
+             "report_file is",
      .nullable = true,
      .unset = "none",
      .field = own<&PenstockConfig::timeline_file>,

@@ -52,7 +52,7 @@ Result<void> EngineState::check_commit(const char* operation, std::span<const st
   if (constexpr ByteCount most = 1_GiB; ConstHostSpan(client).size() > most) {
     return Error::invalid_argument(operation)
         .object("client")
-        .wanted("at most " + to_string(most))
+        .wanted("at most " + to_exact_string(most))
         .got(ConstHostSpan(client).size())
         .advice("write such an amount to a file of its own, and commit its name");
   }

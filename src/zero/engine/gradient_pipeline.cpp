@@ -74,7 +74,7 @@ Result<void> GradientPipeline::open(FlatState& flat, const tiers::Reservation& r
     }
     flat.grad.full = context_.at(range, flat.layout->length);
   } else {
-    auto lease = context_.runtime.acquire(flat.gradient, swap::Access::overwrite);
+    auto lease = context_.internals.acquire(flat.gradient, swap::Access::overwrite);
     if (!lease) return context_.fail_unless_retryable(lease.error());
     flat.grad.in_place = std::move(*lease);
     flat.grad.full = context_.on_device(flat.grad.in_place.bytes(), flat.layout->length);
@@ -174,18 +174,24 @@ bool GradientPipeline::idle() const {
 }
 
 Result<void> GradientPipeline::check_complete() const {
-  std::string missing;
+  constexpr std::size_t named_max = 3;
+  std::size_t wanted = 0, missing = 0;  // units
+  std::string names;
   std::optional<std::uint32_t> least;
   for (std::uint32_t unit = 0; unit < units_.size(); ++unit) {
     const UnitState& state = units_[unit];
-    if (state.absent || state.written == micro_batches_ || context_.shards.trained_by(unit).empty()) continue;
-    missing += (least ? ", " : "") + context_.model.units[unit].name;
+    if (state.absent || context_.shards.trained_by(unit).empty()) continue;
+    ++wanted;
+    if (state.written == micro_batches_) continue;
+    if (++missing <= named_max) names += (least ? ", " : "") + context_.model.units[unit].name;
     least = std::min(least.value_or(state.written), state.written);
   }
   if (!least) return ok();
+  if (missing > named_max) names += " and " + std::to_string(missing - named_max) + " more";
+  if (missing == wanted && missing > 1) names = "each of the " + std::to_string(missing) + " units";
   return Error::invalid_argument("Engine::step")
       .reason("gradients are missing: not every unit was reduced in every micro-batch")
-      .object(missing)
+      .object(names)
       .wanted(micro_batches_)
       .got(*least)
       .advice(

@@ -7,11 +7,11 @@
 #include "zero/config/value.hpp"
 #include "zero/estimate/tensor_units.hpp"
 
-#include <algorithm>
 #include <initializer_list>
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <vector>
 
 namespace penstock::zero::estimate {
@@ -188,16 +188,16 @@ class LayoutReader {
       for (const auto& [name, number] : units_) names.push_back(name);
       return report(*shared.json, shared.path + ".unit", "no unit has this name" + hint(*unit, names));
     }
+    if (owner->second == shared.unit)
+      return report(*shared.json, shared.path + ".unit", "a unit does not share a parameter with itself");
     const auto& owned = layout.units[owner->second].parameters;
     std::vector<std::string_view> names;
     for (std::uint32_t i = 0; i < owned.size(); ++i) {
       names.push_back(owned[i].name);
       if (owned[i].name != *parameter) continue;
-      std::vector<ParameterId>& all = layout.units[shared.unit].shared;
-      const ParameterId id{owner->second, i};
-      if (std::find(all.begin(), all.end(), id) != all.end())
+      if (!shares_.emplace(shared.unit, owner->second, i).second)
         return report(*shared.json, shared.path, "the unit shares this parameter already");
-      return all.push_back(id);
+      return layout.units[shared.unit].shared.push_back({owner->second, i});
     }
     report(*shared.json, shared.path + ".parameter",
            "unit \"" + *unit + "\" has no parameter of this name" + hint(*parameter, names));
@@ -223,6 +223,7 @@ class LayoutReader {
 
   void read_frozen_groups(const Json::Value& json, ModelLayout& layout) {
     if (!json.isNull() && !json.isArray()) return refuse(json, "frozen_groups", "wanted a list of groups");
+    if (groups_.empty()) return;  // no parameter could be read
     for (Json::ArrayIndex i = 0; i < json.size() && !is_full(); ++i) {
       const std::string path = "frozen_groups[" + std::to_string(i) + "]";
       if (json[i].isUInt() && groups_.contains(json[i].asUInt())) {
@@ -231,7 +232,7 @@ class LayoutReader {
       }
       std::string known;
       for (const std::uint32_t group : groups_) known += (known.empty() ? "" : ", ") + std::to_string(group);
-      refuse(json[i], path, "wanted the group of a parameter, of which there are " + known);
+      refuse(json[i], path, "wanted a group that a parameter has (" + known + ")");
     }
   }
 
@@ -255,6 +256,8 @@ class LayoutReader {
   std::map<std::string, std::uint32_t> units_;
   std::uint64_t total_ = 0;
   std::set<std::uint32_t> groups_;
+  std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>>
+      shares_;  // unit, and unit and index of what it shares
 };
 
 }  // namespace

@@ -158,8 +158,12 @@ Error host_budget_too_small(const MemoryPlan& plan, const Config& config) {
 /// How its bytes follow from the largest tensors.
 std::string describe_staging(const StreamedSizes& largest) {
   const swap::HeldLeases held = largest_case(largest);
-  return to_string(held.bytes) + " in " + std::to_string(held.count) + " tensors that are held, and " +
-         std::to_string(held.count + 1) + " times " + to_string(held.waits_for) +
+  std::string beside;
+  if (!held.bytes.is_zero()) {
+    beside = to_string(held.bytes) + " in " + std::to_string(held.count) +
+             (held.count == 1 ? " tensor that is held" : " tensors that are held") + ", and ";
+  }
+  return beside + std::to_string(held.count + 1) + " times " + to_string(held.waits_for) +
          ": the tensor that is waited for fits into one of the gaps between them" +
          (largest.leases.is_zero() ? "" : "; " + to_string(largest.leases) + " of shards used in place");
 }
@@ -197,11 +201,13 @@ Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const Shar
     for (std::uint32_t other = 0; other < plan.local_ranks; ++other) plan.host_of_machine += budget_of(other);
   }
   if (plan.host_budget >= plan.host_minimum) return ok();
-  return host_budget_too_small(plan, config)
-      .note("needed  staging " + to_string(plan.host_staging_min) + " and resident " +
-            to_string(plan.host_minimum - plan.host_staging_min) + " for each of " +
-            std::to_string(plan.local_ranks) + " ranks")
-      .note("staging " + describe_staging(need.streamed))
+  Error error = host_budget_too_small(plan, config)
+                    .note("needed  staging " + to_string(plan.host_staging_min) + " and resident " +
+                          to_string(plan.host_minimum - plan.host_staging_min) + " for each of " +
+                          std::to_string(plan.local_ranks) + " ranks");
+  if (!plan.host_staging_min.is_zero())
+    error = std::move(error).note("staging " + describe_staging(need.streamed));
+  return std::move(error)
       .note("largest " + longest_in_host(shards, config) + "; a tile of " + to_string(rank.largest_tile))
       .advice("raise the budget, use smaller tiles or units, or offload more to nvme");
 }

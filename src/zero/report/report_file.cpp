@@ -4,11 +4,21 @@
 
 #include <penstock/zero/report/run_report.hpp>
 
+#include <array>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
 namespace penstock::zero {
+
+namespace {
+
+constexpr std::array<std::string_view, 3> beginnings = {"rank ", "{\n  \"changes\": [",
+                                                        "# HELP penstock_elapsed_seconds "};
+constexpr FileKind report_kind{.name = "a report", .beginnings = beginnings};
+
+}  // namespace
 
 Result<void> save_report(const RunReport& report, const std::filesystem::path& file, ReportFormat format) {
   std::string text;
@@ -22,7 +32,7 @@ Result<void> save_report(const RunReport& report, const std::filesystem::path& f
           .wanted("an enumerator")
           .got(unsigned(format));
   }
-  return replace_file("save_report", file, text);
+  return replace_file("save_report", file, text, report_kind);
 }
 
 std::filesystem::path name_of_rank(std::filesystem::path file, std::uint32_t rank, std::uint32_t ranks) {
@@ -39,7 +49,9 @@ Result<void> check_different(const std::filesystem::path& report, const std::fil
     return unknown ? name : std::filesystem::weakly_canonical(name, unknown);
   };
   const std::filesystem::path one = one_name(report), other = one_name(timeline);
-  if (unknown || one != other) return ok();
+  std::error_code missing;
+  const bool is_linked = std::filesystem::equivalent(report, timeline, missing);
+  if (!is_linked && (unknown || one != other)) return ok();
   return Error::invalid_config("Rank::create")
       .object("penstock.timeline_file")
       .wanted("another file than that of penstock.report_file")
@@ -47,7 +59,7 @@ Result<void> check_different(const std::filesystem::path& report, const std::fil
 }
 
 Result<void> check_report_file(const std::filesystem::path& file) {
-  return check_replaceable("save_report", file);
+  return check_replaceable("save_report", file, report_kind);
 }
 
 }  // namespace penstock::zero

@@ -196,6 +196,7 @@ TEST(AccessTrace, IsSavedAndLoaded) {
   std::ofstream(file) << "not a trace\n";
   EXPECT_FALSE(load_trace(directory.path()));
   EXPECT_NE(load_trace("").error().message().find("its name is empty"), std::string::npos);
+  EXPECT_EQ(save_trace(small_trace(), file).error().code(), ErrorCode::already_exists);  // it is no trace
   EXPECT_EQ(save_trace(small_trace(), directory.path() / "no" / "file").error().code(), ErrorCode::not_found);
   EXPECT_FALSE(save_trace(small_trace(), "/dev/full"));
   AccessTrace bad = small_trace();

@@ -149,6 +149,27 @@ TEST(Timeline, IsWrittenByOneAtATime) {
   EXPECT_TRUE(Timeline::create(file));  // begins it anew
 }
 
+TEST(Timeline, ReplacesNoOtherFile) {
+  const ScratchDirectory scratch;
+  const auto file = scratch.path() / "file";
+  for (const char* const other : {"[\n{\"train_batch_size\": 8}]", "x", "{}"}) {
+    std::ofstream(file) << other;
+    const auto timeline = Timeline::create(file);
+    ASSERT_FALSE(timeline);
+    EXPECT_EQ(timeline.error().code(), ErrorCode::already_exists);
+    EXPECT_NE(timeline.error().message().find("timeline_file"), std::string::npos);
+    EXPECT_EQ(Timeline::check(file).error().code(), ErrorCode::already_exists);
+    EXPECT_EQ(contents(file), other);
+  }
+  for (const char* const begun : {"", "[", "[\n{\"name\": \"process_na"}) {
+    std::ofstream(file) << begun;
+    EXPECT_TRUE(Timeline::check(file));
+    EXPECT_EQ(contents(file), begun);
+    EXPECT_TRUE(Timeline::create(file)) << begun;
+  }
+  EXPECT_TRUE(Timeline::check(scratch.path() / "none"));
+}
+
 TEST(Timeline, IsRefusedWhereItCannotBeWritten) {
   const auto timeline = Timeline::create("/penstock-none/timeline.json");
   ASSERT_FALSE(timeline);

@@ -230,8 +230,8 @@ struct Config {
   /// Reads only the text; check_paths() checks the directories.
   ///
   /// Errors: not_found, permission and io, of the file; invalid_config, whose notes list every error, or the first of
-  /// the syntax, for more than 16 MiB, and where a run would replace the file itself; invalid_argument, when
-  /// `world_size` is 0, for a name that is empty or has a NUL character, and for no regular file, such as a pipe.
+  /// the syntax, and for more than 16 MiB; invalid_argument, when `world_size` is 0, for a name that is empty or has a
+  /// NUL character, and for no regular file, such as a pipe.
   [[nodiscard]] static Result<Config> from_file(const std::filesystem::path& file, std::uint32_t world_size);
   /// `name` is used as the file's name in messages.
   [[nodiscard]] static Result<Config> from_text(std::string_view text, const std::string& name,

@@ -262,9 +262,9 @@ class Engine {
   [[nodiscard]] Result<CheckpointLease> checkpoint(std::uint32_t checkpoint, CheckpointUse use,
                                                    tiers::Stream& stream);
   /// Clips the gradients and starts the update of this rank's shards, or skips the step with a reason: the norm of the
-  /// gradients is not finite, or so large that the square of a gradient could overflow fp32; unless the configuration
-  /// says otherwise, see Config::skips_non_finite_gradients(). Blocks until every gradient is reduced and every rank
-  /// has called it.
+  /// gradients is not finite, or after clipping still so large that the square of a gradient of that norm overflows
+  /// fp32; unless the configuration says otherwise, see Config::skips_non_finite_gradients(). Blocks until every
+  /// gradient is reduced and every rank has called it.
   ///
   /// Errors: invalid_argument, when a gradient is missing; invalid_config, naming the setting, when ranks have
   /// different model layouts, StepOptions or settings of the configuration that the result depends on (the engine has

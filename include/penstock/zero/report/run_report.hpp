@@ -132,8 +132,9 @@ enum class ReportFormat : std::uint8_t { text, json, prometheus };
 /// cut it may have none. What is written first is beside it, with a name of its own that ends in ".new". The file keeps
 /// its permissions. Blocks. Safe from any thread.
 ///
-/// Errors, after which the file is as before: invalid_argument, for an unknown format, an empty name, and what is there
-/// and no file, such as a device; not_found, permission, no_space and io, of the file.
+/// Errors, after which the file is as before: already_exists, for a file that is no report; invalid_argument, for an
+/// unknown format, an empty name, and what is there and no file, such as a device; in_use, for a file that another has
+/// locked; not_found, permission, no_space and io, of the file.
 [[nodiscard]] Result<void> save_report(const RunReport& report, const std::filesystem::path& file,
                                        ReportFormat format);
 

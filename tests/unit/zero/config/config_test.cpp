@@ -374,27 +374,6 @@ TEST(Config, ReadsAFileAndNamesOneThatItCannotRead) {
   EXPECT_FALSE(no_file);
 }
 
-TEST(Config, IsNotWhereARunWritesTo) {
-  test::ScratchDirectory directory;
-  const auto file = directory.path() / "ds_config.json", link = directory.path() / "link";
-  std::filesystem::create_symlink(file, link);
-  for (const char* const key : {"report_file", "timeline_file"}) {
-    for (const auto& [name, refused] :
-         {std::pair(file, true), {link, true}, {directory.path() / "other", false}}) {
-      std::ofstream(file) << R"({"train_batch_size": 8, "penstock": {")" << key << R"(": ")" << name.string()
-                          << "\"}}";
-
-      const auto config = Config::from_file(file, 1);
-
-      EXPECT_EQ(!config, refused) << key << " " << name;
-      if (config) continue;
-      EXPECT_EQ(config.error().code(), ErrorCode::invalid_config);
-      EXPECT_TRUE(contains(config.error().message(), "penstock." + std::string(key)))
-          << config.error().message();
-    }
-  }
-}
-
 TEST(Config, AnswersEveryTruncatedOrDamagedTextWithAValueOrAnError) {
   const std::string text = R"({"train_batch_size": 96, # "comment"
     "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": ["/a", "\u00e9"]}},

@@ -173,6 +173,24 @@ TEST_F(EngineArguments, TakesTheNumberOfMicroBatchesFromTheConfigurationUnlessTh
       << none.error().message();
 }
 
+TEST_F(EngineArguments, NamesAFewOfTheUnitsWhoseGradientsAreMissing) {
+  const auto rank = make_rank(1.0f, {"a", "b", "c", "d", "e"}, 2);
+  const auto stream = rank->device().create_stream().value();
+  Engine& engine = rank->engine();
+  engine.begin_step({}).value();
+  const auto expect_missing = [&](const char* named) {
+    const auto refused = engine.step();
+    ASSERT_FALSE(refused);
+    EXPECT_NE(refused.error().message().find(named), std::string::npos) << refused.error().message();
+  };
+
+  reduce_all(engine, *stream, 0.5f, 5);
+  expect_missing(": each of the 5 units, wanted 2, got 1 ");
+  reduce_all(engine, *stream, 0.5f, 1);  // that of "a"
+  expect_missing(": b, c, d and 1 more, wanted 2, got 1 ");
+  EXPECT_TRUE(engine.abandon_step(*stream));
+}
+
 TEST_F(EngineArguments, AddsTheGradientsOfMicroBatchesAndDoesNotDivideThem) {
   engine_.begin_step({.micro_batches = 2}).value();
   reduce_all(engine_, *stream_, 0.25f);

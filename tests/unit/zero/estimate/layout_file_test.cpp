@@ -156,6 +156,13 @@ TEST(LayoutFile, NamesTheGroupsThatAreFrozen) {
     EXPECT_NE(refused.error().message().find("frozen_groups"), std::string::npos)
         << refused.error().message();
   }
+  const auto other = LayoutFile::parse(units + "[1]}", "test");
+  EXPECT_NE(other.error().message().find("wanted a group that a parameter has (0, 2), got 1"),
+            std::string::npos)
+      << other.error().message();
+  const auto none =
+      LayoutFile::parse(R"({"units": [{"name": "u", "parameters": [7]}], "frozen_groups": [0]})", "test");
+  EXPECT_EQ(none.error().message().find("frozen_groups"), std::string::npos) << none.error().message();
 }
 
 TEST(LayoutFile, StopsAfterTwentyErrors) {

@@ -175,6 +175,12 @@ TEST(RankReport, SaysThatItsPredictionHasNoLimitOfTheMemory) {
   constexpr std::string_view of_all = "all of the host memory";
   EXPECT_EQ(rank->report().changes_note.find(of_all), std::string::npos);
 
+  const auto refused = rank->runtime().limit_memory(rank->runtime().memory_least() - 4_KiB);
+  EXPECT_NE(refused.error().message().find("the runtime's engines need more host memory for progress"),
+            std::string::npos)
+      << refused.error().message();
+  EXPECT_NE(refused.error().message().find(" for what moves"), std::string::npos)
+      << refused.error().message();
   ASSERT_TRUE(rank->runtime().limit_memory(rank->runtime().memory_least()));
 
   const std::string note = rank->report().changes_note;

@@ -331,6 +331,15 @@ TEST(RunReport, ReplacesAFileAtOnce) {
     EXPECT_EQ(contents(file), text);
     EXPECT_EQ(scratch.entry_count(), 1u);
   }
+  constexpr ReportFormat formats[] = {ReportFormat::text, ReportFormat::json, ReportFormat::prometheus};
+  for (const RunReport& earlier : {example(), RunReport()}) {
+    for (const ReportFormat one : formats) {
+      for (const ReportFormat other : formats) {
+        save_report(earlier, file, one).value();
+        EXPECT_TRUE(save_report(example(), file, other));
+      }
+    }
+  }
   fs::create_hard_link(file, scratch.path() / "earlier");
   save_report({}, file, ReportFormat::text).value();
   EXPECT_EQ(contents(scratch.path() / "earlier"), to_prometheus(example())) << "a reader may have it open";
@@ -359,7 +368,7 @@ TEST(RunReport, KeepsLinksAndPermissionsOfItsFileAndReplacesNothingElse) {
   const ScratchDirectory scratch;
   const fs::path file = scratch.path() / "report", link = scratch.path() / "link",
                  pipe = scratch.path() / "pipe";
-  std::ofstream(file) << "earlier";
+  std::ofstream(file) << to_text({});
   fs::permissions(file, fs::perms::owner_read | fs::perms::owner_write);
   fs::create_symlink("report", link);
   save_report(example(), link, ReportFormat::text).value();
@@ -377,6 +386,18 @@ TEST(RunReport, KeepsLinksAndPermissionsOfItsFileAndReplacesNothingElse) {
   ASSERT_FALSE(saved);
   EXPECT_EQ(saved.error().code(), ErrorCode::invalid_argument);
   EXPECT_TRUE(fs::is_fifo(pipe));
+}
+
+TEST(RunReport, ReplacesNoOtherFile) {
+  const ScratchDirectory scratch;
+  const fs::path file = scratch.path() / "ds_config.json";
+  std::ofstream(file) << "{\n  \"train_batch_size\": 8\n}";
+
+  const auto saved = save_report(example(), file, ReportFormat::json);
+
+  ASSERT_FALSE(saved);
+  EXPECT_EQ(saved.error().code(), ErrorCode::already_exists);
+  EXPECT_EQ(contents(file), "{\n  \"train_batch_size\": 8\n}");
 }
 
 TEST(RunReport, NamesAFileThatCannotBeWritten) {
