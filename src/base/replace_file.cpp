@@ -45,6 +45,7 @@ Result<Unfinished> begin_beside(const char* operation, const std::filesystem::pa
   std::error_code error;
   Unfinished unfinished{.file = without_links(file, error)};
   if (error) return Error::from_errno(operation, error.value()).object(file.string());
+  PENSTOCK_TRY(check_regular(operation, file));
   PENSTOCK_TRY(check_there(operation, file, kind));
   const auto there = std::filesystem::status(unfinished.file, error);
   if (there.type() == std::filesystem::file_type::none)

@@ -132,6 +132,8 @@ TEST(ReplaceFile, RefusesWhatItCannotReplaceAndSaysSoBefore) {
   expect_refused(scratch.path() / "file" / "", ErrorCode::invalid_argument);
   expect_refused(scratch.path(), ErrorCode::invalid_argument);
   expect_refused("/dev/full", ErrorCode::invalid_argument);
+  const std::string of_device = check_replaceable("save", "/dev/full", any).error().message();
+  EXPECT_NE(of_device.find("try     name a file"), std::string::npos) << of_device;
   expect_refused(scratch.path() / std::string(300, 'x'), ErrorCode::invalid_argument);
   expect_refused(scratch.path() / std::string(300, 'x') / "file", ErrorCode::invalid_argument);
   std::filesystem::create_symlink("loop", scratch.path() / "loop");
