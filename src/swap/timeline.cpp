@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <algorithm>
 #include <array>
@@ -57,6 +58,10 @@ Error cannot_create(Error cause) {
 }
 Error cannot_create(const std::filesystem::path& file, int cause) {
   return cannot_create(Error::from_errno("Runtime::create", cause).object(file.string()));
+}
+
+std::string cannot_be_written(int cause) {
+  return std::string("it cannot be written (") + std::strerror(cause) + ")";
 }
 
 std::string microseconds(TimePoint time) {
@@ -152,12 +157,7 @@ void Timeline::close() {
   if (std::fclose(file_.release()) == 0) return;
   const int cause = errno == 0 ? EIO : errno;
   const std::lock_guard lock(mutex_);
-  message_ = cannot_be_written(cause);
-}
-
-std::string Timeline::cannot_be_written(int cause) const {
-  return path_.string() + ": the timeline has ended, because it cannot be written (" + std::strerror(cause) +
-         ")";
+  end_because(cannot_be_written(cause));
 }
 
 /// A child of this process that has the file open, too, would hold the lock, and must not end it.
@@ -223,9 +223,7 @@ void Timeline::add(Process& process, const Event& added) {
   if (!added.bytes.is_zero()) event += ", \"args\": {\"bytes\": " + std::to_string(added.bytes.value()) + "}";
   append(event + "}");
   if (size_ < size_max_) return;
-  ended_ = true;
-  has_ended_ = true;
-  message_ = path_.string() + ": the timeline has ended, because it has " + to_string(ByteCount(size_));
+  end_because("it has " + to_string(ByteCount(size_)));
   pending_ += "\n]\n";
 }
 
@@ -250,6 +248,9 @@ void Timeline::write(const std::string& text) {
       std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() && std::fflush(file_.get()) == 0;
   if (is_written) {
     written_ += text.size();
+    if (!is_removed()) return;
+    const std::lock_guard lock(mutex_);
+    end_because("its file was removed");
     return;
   }
   const int cause = errno == 0 ? EIO : errno;
@@ -263,9 +264,19 @@ void Timeline::write(const std::string& text) {
     ::close(descriptor);
   }
   const std::lock_guard lock(mutex_);
+  end_because(cannot_be_written(cause));
+}
+
+/// Removed, or replaced by another: what is written has no name by which it could be opened.
+bool Timeline::is_removed() const {
+  struct stat status {};
+  return ::fstat(::fileno(file_.get()), &status) == 0 && status.st_nlink == 0;
+}
+
+void Timeline::end_because(const std::string& reason) {
   ended_ = true;
   has_ended_ = true;
-  message_ = cannot_be_written(cause);
+  message_ = path_.string() + ": the timeline has ended, because " + reason;
 }
 
 void Timeline::add_message(const std::string& message) {

@@ -85,6 +85,7 @@ class Timeline {
   /// A row whose last event has ended by the begin of this one.
   [[nodiscard]] std::uint32_t row_of(Process& process, const Event& event);
   void append(const std::string& event);
+  void end_because(const std::string& reason);
   void unlock(int descriptor) const;
   /// An event that describes a row, or a process.
   void describe(const char* what, const Process& process, std::uint32_t row, const std::string& name);
@@ -92,7 +93,7 @@ class Timeline {
   void write(const std::string& text);
   [[nodiscard]] int begin();
   void close();
-  [[nodiscard]] std::string cannot_be_written(int cause) const;
+  [[nodiscard]] bool is_removed() const;
 
   const std::filesystem::path path_;
   const std::uint64_t size_max_;

@@ -33,6 +33,7 @@ using penstock::test::parse;
 using penstock::test::rows_of;
 using penstock::test::ScratchDirectory;
 using std::chrono::microseconds;
+using namespace std::chrono_literals;
 
 TEST(Timeline, HasARowForEachOfATrackThatOverlap) {
   const ScratchDirectory scratch;
@@ -229,6 +230,31 @@ TEST(Timeline, HasWholeEventsAndItsEndWhereTheDiskIsFull) {
     EXPECT_EQ(timeline->end(), "");
     EXPECT_EQ(rows_of(parse(contents(file))).at("waits").size(), 2000u);
     EXPECT_EQ(std::filesystem::file_size(file), size + 3);
+  }
+}
+
+TEST(Timeline, SaysThatItsFileWasRemovedOrReplaced) {
+  for (const bool replaced : {false, true}) {
+    for (const bool at_the_end : {false, true}) {
+      const ScratchDirectory scratch;
+      const auto file = scratch.path() / "timeline.json";
+      const auto timeline = Timeline::create(file).value();
+      timeline->add("waits", "loads", {});
+      timeline->flush(0s);
+      EXPECT_EQ(timeline->take_message(), "");
+      std::filesystem::remove(file);
+      if (replaced) std::ofstream(file) << "another's";
+
+      timeline->add("waits", "loads", {});
+      timeline->flush(at_the_end ? 1h : 0s);
+      const std::string said = at_the_end ? timeline->end() : timeline->take_message();
+
+      EXPECT_NE(said.find(file.string() + ": the timeline has ended, because its file was removed"),
+                said.npos)
+          << said;
+      EXPECT_EQ(timeline->end(), "") << "it is said once";
+      EXPECT_EQ(std::filesystem::exists(file) ? contents(file) : "", replaced ? "another's" : "");
+    }
   }
 }
 
