@@ -75,6 +75,7 @@ Replay::Replay(const AccessTrace& trace, StepUses uses, const ReplayOptions& opt
       uses_(std::move(uses)),
       costs_(options.costs),
       dropped_ahead_(options.dropped_ahead),
+      dropped_ahead_later_(std::min(options.dropped_ahead_later, options.dropped_ahead)),
       dropped_between_(options.dropped_between),
       update_in_backward_(options.update_in_backward),
       stores_max_(options.stores_max),
@@ -162,7 +163,7 @@ Result<ReplayedRound> Replay::round() {
   const auto used_before = disks_.uses();
   round_ = {};
   trainer_.next = next_added_ = 0;
-  if (of_last_round_ == 0) ask_for_flats(dropped_between_);
+  if (of_last_round_ == 0) ask_for_flats(dropped_between_, dropped_between_);
   while (!trainer_.is_done() || of_last_round_ > 0) PENSTOCK_TRY(go_on());
   for (std::uint32_t i = 0; i < flats_.size(); ++i) {
     if (uses_.flats[i].added_at == 0) add_flat(i, /*of_last_round=*/true);
@@ -222,7 +223,8 @@ Result<bool> Replay::begin_use(Thread& thread) {
     if (must_wait(thread, {number, access})) return false;
     thread.request = residency_.request(tensor, access, Use::unrecorded);
     ask_ahead(thread);
-    if (&thread == &trainer_ && thread.next == uses_.last_micro_batch) ask_for_flats(dropped_ahead_);
+    if (&thread == &trainer_ && thread.next == uses_.last_micro_batch)
+      ask_for_flats(dropped_ahead_, dropped_ahead_later_);
     residency_.advance();
   }
   const auto outcome = residency_.take(*thread.request);
@@ -248,80 +250,22 @@ Result<bool> Replay::begin_use(Thread& thread) {
 std::uint32_t Replay::ask_ahead(const Thread& thread, std::size_t from, std::size_t end,
                                 std::uint32_t count) {
   const Hint hint = update_in_backward_ ? Hint::next : Hint::soon;  // as UpdateSweep
+  std::uint32_t asked = 0;
   auto next = std::lower_bound(thread.dropped.begin(), thread.dropped.end(), from);
-  for (; count > 0 && next != thread.dropped.end() && *next < end; --count, ++next)
+  for (; asked < count && next != thread.dropped.end() && *next < end; ++asked, ++next)
     residency_.prefetch(tensors_[trace_.uses[thread.uses[*next]].tensor], hint);
-  return count;
+  return asked;
 }
 
 void Replay::ask_ahead(const Thread& thread) {
-  const std::uint32_t left = ask_ahead(thread, thread.next + 1, thread.end, dropped_ahead_);
-  if (&thread == &update_) ask_for_flats(left);
-}
-
-/// For those that wait, then those that are added next, as far as that is known.
-void Replay::ask_for_flats(std::uint32_t count) {
-  const auto ask = [&](const StepUses::Flat& flat) {
-    count = ask_ahead(update_, flat.begin, flat.end, count);
-  };
-  if (update_.dropped.empty()) return;
-  std::uint32_t seen = 0;
-  for (std::uint32_t flat = first_waiting_; count > 0 && seen < waiting_; ++flat) {
-    if (!flats_[flat].waits) continue;
-    ++seen;
-    if (update_.is_done() || flat != updating_) ask(uses_.flats[flat]);
-  }
-  if (of_last_round_ > 0) return;
-  for (std::size_t i = next_added_; count > 0 && i < uses_.added_after.size(); ++i)
-    ask(uses_.flats[uses_.added_after[i]]);
-  for (std::size_t i = 0; count > 0 && !update_in_backward_ && i < flats_.size(); ++i) ask(uses_.flats[i]);
+  const std::uint32_t asked = ask_ahead(thread, thread.next + 1, thread.end, dropped_ahead_);
+  const std::uint32_t left = dropped_ahead_later_ - std::min(asked, dropped_ahead_later_);
+  if (&thread == &update_) ask_for_flats(left, left);
 }
 
 double Replay::seconds_of(const AccessTrace::Tensor& tensor) const {
   const double rate = costs_ ? costs_->use[static_cast<std::size_t>(tensor.purpose)] : 0;
   return rate == 0 ? 0 : static_cast<double>(tensor.size.value()) / rate;
-}
-
-/// The trainer waits for the update of what it uses. The update waits for the disk to take the tiles that it has
-/// changed: more of them would only fill the memory.
-bool Replay::must_wait(const Thread& thread, const AccessTrace::Use& use) const {
-  if (&thread == &trainer_) return waits_for_update(use);
-  return trace_.tensors[use.tensor].purpose == tiers::Purpose::optimizer_tile &&
-         residency_.stores_pending() > stores_max_;
-}
-
-bool Replay::waits_for_update(const AccessTrace::Use& use) const {
-  if (trace_.tensors[use.tensor].purpose == tiers::Purpose::gradient_shard) return of_last_round_ > 0;
-  const auto flat = uses_.flat_of[use.tensor];
-  return flat && flats_[*flat].waits;
-}
-
-void Replay::add_flat(std::uint32_t number, bool of_last_round) {
-  Flat& flat = flats_[number];
-  flat.waits = true;
-  flat.of_last_round = of_last_round;
-  ++waiting_;
-  if (of_last_round) ++of_last_round_;
-  first_waiting_ = std::min(first_waiting_, number);
-  if (update_.is_done()) begin_flat();
-}
-
-void Replay::begin_flat() {
-  if (waiting_ == 0) return;
-  while (!flats_[first_waiting_].waits) ++first_waiting_;
-  updating_ = first_waiting_;
-  update_.next = uses_.flats[updating_].begin;
-  update_.end = uses_.flats[updating_].end;
-}
-
-void Replay::end_flat() {
-  for (const AccessTrace::Use& held : std::exchange(update_.held, {})) release(held);
-  Flat& flat = flats_[updating_];
-  flat.waits = false;
-  --waiting_;
-  const bool was_last = std::exchange(flat.of_last_round, false) && --of_last_round_ == 0;
-  begin_flat();
-  if (was_last) ask_for_flats(dropped_between_);
 }
 
 void Replay::end_use(Thread& thread) {

@@ -55,6 +55,8 @@ struct ReplayOptions {
   /// At each use its thread asks for so many of its next tensors that are dropped after their use, as an engine does
   /// for tiles; with `update_beside`, at the first gradient of the last micro-batch also for those of the update.
   std::uint32_t dropped_ahead = 0;
+  /// The most of these while some of them are of flats that are updated later.
+  std::uint32_t dropped_ahead_later = std::numeric_limits<std::uint32_t>::max();
   /// With `update_in_backward`, of those of the update: so many once the last round's update has ended.
   std::uint32_t dropped_between = 0;
   /// With `update_beside`: while more stores are pending, the update begins no tile, as an engine's.
@@ -137,10 +139,10 @@ class Replay : private HostResidency::Effects {
   Result<void> go_on();
   Result<bool> begin_use(Thread& thread);
   /// Of the thread's tensors that are dropped after their use, prefetches those of its uses [from, end), at most
-  /// `count`, and returns how many are left of that.
+  /// `count`. Returns how many.
   std::uint32_t ask_ahead(const Thread& thread, std::size_t from, std::size_t end, std::uint32_t count);
   void ask_ahead(const Thread& thread);
-  void ask_for_flats(std::uint32_t count);
+  void ask_for_flats(std::uint32_t of_first, std::uint32_t of_all);
   void end_use(Thread& thread);
   void release(const AccessTrace::Use& use);
   void pass_time();
@@ -161,7 +163,7 @@ class Replay : private HostResidency::Effects {
   const AccessTrace& trace_;
   const StepUses uses_;
   const std::optional<ReplayCosts> costs_;
-  const std::uint32_t dropped_ahead_, dropped_between_;
+  const std::uint32_t dropped_ahead_, dropped_ahead_later_, dropped_between_;
   const bool update_in_backward_;
   const std::size_t stores_max_;
   ByteCount enough_;  // of host memory, for every order

@@ -28,6 +28,7 @@ Result<PlannedStep> plan_step(const Config& config, const ModelLayout& model, co
                   .update_beside = true,
                   .update_in_backward = config.penstock.update_in_backward,
                   .dropped_ahead = plan.tiles_ahead,
+                  .dropped_ahead_later = plan.tiles_ahead_next_flats,
                   .dropped_between = shape.micro_batches > 1 ? 0 : plan.update.tiles_between,
                   .stores_max = config.penstock.tiles_in_flight};
   step.update = plan.update;

@@ -95,6 +95,7 @@ Result<Simulation> simulate_steps(const swap::AccessTrace& trace, const Machine&
                                                    .update_beside = options.update_beside,
                                                    .update_in_backward = options.update_in_backward,
                                                    .dropped_ahead = options.dropped_ahead,
+                                                   .dropped_ahead_later = options.dropped_ahead_later,
                                                    .dropped_between = options.dropped_between,
                                                    .stores_max = options.stores_max}));
   std::vector<swap::ReplayedRound> rounds;

@@ -18,7 +18,8 @@ struct SimulationOptions {
   ByteCount lookahead;           ///< as in swap::RuntimeOptions
   bool update_beside = false;    ///< these as in swap::ReplayOptions
   bool update_in_backward = false;
-  std::uint32_t dropped_ahead = 0, dropped_between = 0;
+  std::uint32_t dropped_ahead = 0, dropped_ahead_later = std::numeric_limits<std::uint32_t>::max(),
+                dropped_between = 0;
   std::size_t stores_max = std::numeric_limits<std::size_t>::max();
   /// > 0. How many at least; with 1 only the first. They are doubled while they have fewer than uses_least uses, and
   /// then until the mean of their later half differs by at most one percent from that of the quarter before it. Doubled

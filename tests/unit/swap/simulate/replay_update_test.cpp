@@ -153,6 +153,25 @@ TEST(ReplayUpdate, ReadsBetweenUpdatesInTheBackward) {
   EXPECT_LE(some.total(), none.total() + page * 5);  // of the round that follows
 }
 
+// A tile is read in 1 s, written beside that in 1 s, and updated in 0.5 s; the first ones are read in the backward.
+TEST(ReplayUpdate, ReadsAsManyTilesOfLaterFlatsAheadAsItMay) {
+  const AccessTrace trace = step_of(10);
+  ReplayOptions options{.host_budget = page * 30, .update_beside = true, .dropped_ahead = 4};
+  options.costs = {.disks = {{.rates = {.read = 4096, .write = 4096, .mixed = 8192}}}};
+  options.costs->use[static_cast<std::size_t>(Purpose::parameter_shard)] = 4096;
+  options.costs->use[static_cast<std::size_t>(Purpose::optimizer_tile)] = 4096 / 0.5;
+  const auto update = [&](std::uint32_t most) {
+    options.dropped_ahead_later = most;
+    const auto replay = Replay::create(trace, options).value();
+    for (int round = 0; round < 5; ++round) (void)replay->round().value();
+    return replay->round().value().update;
+  };
+  EXPECT_NEAR(update(0), 0.5 + 9 * 1.5, 1e-9);  // each tile but the first one is read when it is used
+  EXPECT_NEAR(update(1), 9 * 1 + 0.5, 1e-9);    // beside the update of the one before
+  EXPECT_NEAR(update(4), 6 * 1 + 0.5, 1e-9);    // four were read in the backward
+  EXPECT_EQ(update(4000), update(4));           // dropped_ahead
+}
+
 // What an update has changed fills the memory, and shards would leave it, where the disk is slower than the update.
 TEST(ReplayUpdate, WaitsForStoresBeforeMoreTilesAreChanged) {
   AccessTrace trace = step_of(10);
