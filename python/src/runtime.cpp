@@ -206,6 +206,15 @@ Runtime::Runtime(const Count& host_budget, const std::vector<Path>& paths, const
                      .limit = path.limit,
                      .endurance = path.endurance});
   }
+  const std::uint64_t distance = reuse_distance_max.get("Runtime", "reuse_distance_max");
+  if (distance != 0 && eviction != "reuse_distance") {
+    refuse({.function = "Runtime",
+            .argument = "reuse_distance_max",
+            .reason = "eviction \"" + eviction + "\" knows none",
+            .wanted = "0",
+            .got = std::to_string(distance),
+            .advice = "leave it out, or choose eviction \"reuse_distance\""});
+  }
   const std::string timeline = timeline_file ? timeline_file->get("Runtime", "timeline_file") : "";
   const penstock_runtime_options options{
       .size = sizeof(options),
@@ -214,8 +223,8 @@ Runtime::Runtime(const Count& host_budget, const std::vector<Path>& paths, const
       .path_count = given.size(),
       .pinning = number_of(pinning, pinnings, "Runtime", "pinning"),
       .eviction = number_of(eviction, evictions, "Runtime", "eviction"),
-      .lookahead = lookahead.get("Runtime", "lookahead", 1),
-      .reuse_distance_max = reuse_distance_max.get("Runtime", "reuse_distance_max"),
+      .lookahead = std::max<std::uint64_t>(lookahead.get("Runtime", "lookahead"), 1),  // 0 is C's default
+      .reuse_distance_max = distance,
       .timeline_file = timeline_file ? timeline.c_str() : nullptr,
   };
   penstock_runtime* made = nullptr;
@@ -391,7 +400,7 @@ host_budget: bytes of host memory, allocated by the call. paths: of the swap fil
 "preferred" or "required": whether the kernel may swap the memory out. eviction: "planned", the tensor whose next use is
 furthest away, as the round before tells, "lru", or "reuse_distance": as "lru", and after its use a tensor leaves, unless it
 is used again in the same round before reuse_distance_max bytes of other uses, as in DeepSpeed. lookahead: most bytes that
-are loaded before their use is asked for. timeline_file: gets what is moved and waited for, and when, in the format of
+are loaded before their use is asked for; 0: none. timeline_file: gets what is moved and waited for, and when, in the format of
 Chrome's traces, which Perfetto opens.)")
       .def(nb::init<const Count&, const std::vector<Path>&, const std::string&, const std::string&,
                     const Count&, const Count&, const std::optional<FilePath>&>(),

@@ -49,7 +49,7 @@ def test_tensors_beyond_the_budget_come_back_from_the_disk(runtime):
                                                        ("reuse_distance", 2 * size + 1, 3)])
 def test_policies_read_again_what_they_do_not_keep(directory, eviction, distance, reads):
     path = penstock.Path(directory, 16 * size)
-    with penstock.Runtime(4 * size, [path], eviction=eviction, reuse_distance_max=distance, lookahead=1) as runtime:
+    with penstock.Runtime(4 * size, [path], eviction=eviction, reuse_distance_max=distance, lookahead=0) as runtime:
         tensors = [runtime.add(name, size, write_behind=True) for name in "abc"]
 
         def round_of_uses(first="read"):
@@ -151,7 +151,7 @@ def test_misuse_is_refused(runtime, directory):
         tensor.lease("overwrite")
     with pytest.raises(penstock.NotFound, match="none"):
         penstock.Runtime(size, [penstock.Path(directory / "none", size)])
-    for options in ({"pinning": "x"}, {"eviction": "x"}, {"reuse_distance_max": -1}):
+    for options in ({"pinning": "x"}, {"eviction": "x"}, {"reuse_distance_max": -1}, {"reuse_distance_max": 5}):
         with pytest.raises(penstock.InvalidArgument):
             penstock.Runtime(size, **options)
     for options in ({"weight": 0.0}, {"request_max": 0}, {"request_max": 5}, {"deadline_seconds": 0.0}, {"engine": "x"}):
@@ -242,7 +242,7 @@ def test_a_report_has_what_was_moved(runtime, directory):
     assert report["elapsed"] == 0 and report["drives"][0]["written"] == size
     none = {"read": 0, "written": 0}
     moved = {"read": 0, "predicted_read": 0, "written": size, "predicted_written": 0}
-    assert report["traffic"] == [{"purpose": "scratch", **moved, "step": none, "predicted_step": none}]
+    assert report["traffic"] == [{"purpose": "scratch", **moved, "step": none, "predicted_step": None}]
     metrics = runtime.report_text("prometheus", rank=3)
     assert f'penstock_drive_written_bytes_total{{rank="3",path="0",directory="{directory}"}} {size}\n' in metrics
     for wrong in ({"format": "xml"}, {"elapsed": -1.0}, {"elapsed": float("nan")}, {"rank": -1}):

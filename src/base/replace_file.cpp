@@ -57,7 +57,10 @@ Result<Unfinished> begin_beside(const char* operation, const std::filesystem::pa
     errno = 0;
     unfinished.stream.reset(std::fopen(unfinished.name.c_str(), "wxe"));
   } while (unfinished.stream == nullptr && errno == EEXIST);
-  if (unfinished.stream == nullptr) return Error::from_errno(operation, errno).object(file.string());
+  if (const int cause = errno; unfinished.stream == nullptr) {
+    auto refused = Error::from_errno(operation, cause).object(file.string());
+    return cause == ENOENT ? std::move(refused).advice("make its directory, or name another file") : refused;
+  }
   if (std::filesystem::exists(there))
     std::filesystem::permissions(unfinished.name, there.permissions(), error);
   return unfinished;

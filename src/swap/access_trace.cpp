@@ -20,12 +20,12 @@ const AccessTrace::Tensor* tensor_of(const AccessTrace& trace, const AccessTrace
 }
 
 /// Of a use, or "the end".
-std::string describe(const AccessTrace& trace, std::uint64_t use) {
+std::string describe(const AccessTrace& trace, std::uint64_t use, std::string (*size_text)(ByteCount)) {
   if (use >= trace.uses.size()) return "the end";
   std::string text(to_string(trace.uses[use].access));
   const auto* const tensor = tensor_of(trace, trace.uses[use]);
   if (tensor == nullptr) return text + " of a tensor that is not listed";
-  return text + " of " + tensor->name + ", " + to_string(tensor->size) + " of " +
+  return text + " of " + tensor->name + ", " + size_text(tensor->size) + " of " +
          std::string(to_string(tensor->purpose));
 }
 
@@ -84,7 +84,21 @@ std::optional<TraceDifference> first_difference(const AccessTrace& expected, con
                                           actual.uses.end(), is_equal);
   if (one == expected.uses.end() && other == actual.uses.end()) return std::nullopt;
   const auto use = static_cast<std::uint64_t>(one - expected.uses.begin());
-  return TraceDifference{use, describe(expected, use), describe(actual, use)};
+  TraceDifference difference{use, describe(expected, use, penstock::to_string),
+                             describe(actual, use, penstock::to_string)};
+  if (difference.wanted == difference.got)
+    difference = {use, describe(expected, use, to_exact_string), describe(actual, use, to_exact_string)};
+  return difference;
+}
+
+const AccessTrace::Tensor* first_kept_elsewhere(const AccessTrace& expected, const AccessTrace& actual) {
+  const std::size_t uses = std::min(expected.uses.size(), actual.uses.size());
+  for (std::size_t i = 0; i < uses; ++i) {
+    const auto *const one = tensor_of(expected, expected.uses[i]), *const other =
+                                                                       tensor_of(actual, actual.uses[i]);
+    if (are_alike(one, other) && *one != *other) return one;
+  }
+  return nullptr;
 }
 
 Result<void> save_trace(const AccessTrace& trace, const std::filesystem::path& file) {

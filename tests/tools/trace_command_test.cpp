@@ -94,9 +94,25 @@ TEST_F(TraceCommand, PrintsTheFirstDifference) {
 
   EXPECT_EQ(same.status, 0) << same.err;
   EXPECT_EQ(same.out.find("the same "), 0u) << same.out;
+  EXPECT_EQ(same.out.find("elsewhere"), std::string::npos) << same.out;
   EXPECT_EQ(other.status, 1);
   EXPECT_EQ(other.out.find("use "), 0u) << other.out;
   EXPECT_NE(other.out.find("wanted "), std::string::npos) << other.out;
+}
+
+TEST_F(TraceCommand, SaysWhereTheSameUsesMoveOtherBytes) {
+  ASSERT_EQ(derive("one").status, 0);
+  std::ifstream stream(file("one"));
+  std::string text{std::istreambuf_iterator<char>(stream), {}};
+  const std::string on_disk = " disk,write_behind,dropped optimizer_tiles";
+  ASSERT_NE(text.find(on_disk), std::string::npos) << text;
+  std::ofstream(file("other")) << text.replace(text.find(on_disk), on_disk.size(), " memory optimizer_tiles");
+
+  const auto result = diff("one", "other");
+
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_NE(result.out.find("kept elsewhere, first \"first optimizer tile 0\""), std::string::npos)
+      << result.out;
 }
 
 TEST_F(TraceCommand, RefusesARankThatTheRunDoesNotHave) {

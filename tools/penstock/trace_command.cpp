@@ -102,6 +102,8 @@ Result<bool> compare(const DiffOptions& options) {
   const auto difference = swap::first_difference(wanted, got);
   fmt::print("{}\n", difference ? to_string(*difference)
                                 : "the same " + std::to_string(wanted.uses.size()) + " uses");
+  if (const auto* const tensor = swap::first_kept_elsewhere(wanted, got); tensor != nullptr && !difference)
+    fmt::print("of tensors that are kept elsewhere, first \"{}\": what a step moves differs\n", tensor->name);
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return Error::from_errno("trace diff", errno);
   return !difference;
 }

@@ -62,6 +62,12 @@ struct TraceDifference {
 [[nodiscard]] std::optional<TraceDifference> first_difference(const AccessTrace& expected,
                                                               const AccessTrace& actual);
 
+/// The first tensor, in the order of use, that `actual` has on disk or in memory, writes or drops otherwise than
+/// `expected`, of those that are else alike in a use of the same number; null, if there is none. What a round moves
+/// depends on it, but not the order of its uses. It belongs to `expected`.
+[[nodiscard]] const AccessTrace::Tensor* first_kept_elsewhere(const AccessTrace& expected,
+                                                              const AccessTrace& actual);
+
 /// The text of a trace file, see docs/policies.md. Of a trace that check_trace() refuses it cannot be parsed.
 [[nodiscard]] std::string to_text(const AccessTrace& trace);
 /// Errors: invalid_argument, with the line, what was wanted there and what was found.

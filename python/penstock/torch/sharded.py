@@ -148,7 +148,10 @@ class Sharded(torch.nn.Module):
                 unit.end_micro_batch()
             self._gathering.release_unused(*self._units)
         except BaseException:
-            self._failure = "a backward has failed", "call abandon_step(), on all ranks"
+            advice = "call abandon_step(), on all ranks"
+            if self._updates_in_backward:
+                advice += "; where a part of the step is updated, that refuses, and says how to go on"
+            self._failure = "a backward has failed", advice
             self._gathering.drop_hooks()
             free_what_it_left()
             raise

@@ -7,7 +7,8 @@
 
 namespace penstock::swap {
 
-ExtentAllocator::ExtentAllocator(std::span<const PathRoom> paths, Alignment alignment) {
+ExtentAllocator::ExtentAllocator(std::span<const PathRoom> paths, Alignment alignment)
+    : alignment_(alignment) {
   for (const PathRoom& path : paths) {
     const std::uint64_t size = path.capacity.value() / alignment.bytes() * alignment.bytes();
     paths_.push_back({.weight = path.weight,
@@ -18,7 +19,30 @@ ExtentAllocator::ExtentAllocator(std::span<const PathRoom> paths, Alignment alig
 
 /// The path's bytes with `size` more.
 std::uint64_t ExtentAllocator::allocated_with(const Room& room, ByteCount size) {
-  return room.space.size() - room.space.free_total() + size.value();
+  return room.space.size() - room.space.free_total() - room.spare_total + size.value();
+}
+
+/// The offset of `length` bytes of the path.
+std::optional<std::uint64_t> ExtentAllocator::take(Room& room, std::uint64_t length) {
+  if (const auto spare = room.spare.find(length); spare != room.spare.end()) {
+    const std::uint64_t offset = spare->second.extract(spare->second.begin()).value();
+    if (spare->second.empty()) room.spare.erase(spare);
+    room.spare_total -= length;
+    return offset;
+  }
+  auto range = room.space.allocate_below(length, room.reserved);
+  if (!range && !room.spare.empty()) {
+    join_spare(room);
+    range = room.space.allocate_below(length, room.reserved);
+  }
+  if (!range) range = room.space.allocate(length);
+  return range ? std::optional(range->begin) : std::nullopt;
+}
+
+void ExtentAllocator::join_spare(Room& room) {
+  for (const auto& [length, offsets] : std::exchange(room.spare, {}))
+    for (const std::uint64_t offset : offsets) room.space.release({offset, length});
+  room.spare_total = 0;
 }
 
 Result<tiers::Extent> ExtentAllocator::allocate(ByteCount size,
@@ -36,12 +60,13 @@ Result<tiers::Extent> ExtentAllocator::allocate(ByteCount size,
   for (const std::uint32_t path : order) {
     Room& room = paths_[path];
     if (!room.in_use || (avoid && avoid(path))) continue;
-    free += room.space.free_total();
-    all += room.space.size();
-    if (const auto range = room.space.allocate(size.value())) {
-      return tiers::Extent{
-          .path = path, .offset = FileOffset(range->begin), .length = ByteCount(range->length)};
+    if (size.value() <= room.space.size()) {
+      const ByteCount length = round_up(size, alignment_);
+      if (const auto offset = take(room, length.value()))
+        return tiers::Extent{.path = path, .offset = FileOffset(*offset), .length = length};
     }
+    free += room.space.free_total() + room.spare_total;
+    all += room.space.size();
     largest = std::max(largest, room.space.largest_gap());
   }
   std::string reason = "no swap file has room";
@@ -66,7 +91,9 @@ bool ExtentAllocator::release(const tiers::Extent& extent) {
 }
 
 void ExtentAllocator::free(const tiers::Extent& extent) {
-  paths_[extent.path].space.release({extent.offset.value(), extent.length.value()});
+  Room& room = paths_[extent.path];
+  room.spare[extent.length.value()].insert(extent.offset.value());
+  room.spare_total += extent.length.value();
 }
 
 void ExtentAllocator::pin(const tiers::Extent& extent, std::uint64_t generation, tiers::Purpose purpose) {

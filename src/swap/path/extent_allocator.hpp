@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -20,6 +22,10 @@ namespace penstock::swap {
 ///
 /// An extent can be pinned by generations, such as those that checkpoints refer to: its bytes then stay allocated
 /// until the last of them is released, even after its tensor has moved to another extent.
+///
+/// Extents that are free again are kept for others of their length, and joined to gaps only where there is no other
+/// room. So reserved bytes for the most extents of each length that exist at one time are enough, in any order of
+/// allocate() and release(): two for each tensor, where one is pinned.
 ///
 /// Pure; owned by the thread that holds the runtime's lock.
 class ExtentAllocator {
@@ -69,6 +75,9 @@ class ExtentAllocator {
     double weight;
     std::uint64_t reserved;
     tiers::RangeAllocator space;
+    std::map<std::uint64_t, std::set<std::uint64_t>> spare =
+        {};                         // by length: the offsets, not free in `space`
+    std::uint64_t spare_total = 0;  // bytes
     std::uint32_t faults = 0;
     bool in_use = true;
   };
@@ -81,8 +90,11 @@ class ExtentAllocator {
   using Key = std::pair<std::uint32_t, FileOffset>;
   [[nodiscard]] static Key key(const tiers::Extent& extent) { return {extent.path, extent.offset}; }
   [[nodiscard]] static std::uint64_t allocated_with(const Room& room, ByteCount size);
+  [[nodiscard]] static std::optional<std::uint64_t> take(Room& room, std::uint64_t length);
+  static void join_spare(Room& room);
   void free(const tiers::Extent& extent);
 
+  Alignment alignment_;
   std::vector<Room> paths_;
   std::map<Key, Pin> pins_;
 };

@@ -180,7 +180,9 @@ Result<Path::Opened> Path::open(PathOptions options, ByteCount reserved) {
   PENSTOCK_TRY(check_made(options.make_engine ? "PathOptions::make_engine" : "PathOptions::engine", chosen));
   if (options.decorate) chosen.engine = options.decorate(std::move(chosen.engine));
   PENSTOCK_TRY(check_made("PathOptions::decorate", chosen));
-  const tiers::File::Properties properties = file.properties();
+  tiers::File::Properties properties = file.properties();
+  // What is beyond was used beside the commit of another layout, and may be used so again.
+  if (properties.allocated >= reserved) properties.reserve_note.clear();
   PENSTOCK_TRY_ASSIGN(auto driver, PathDriver::create(options, std::move(file), std::move(chosen.engine)));
   return Opened{.options = std::move(options),
                 .file = properties,

@@ -193,7 +193,7 @@ Result<std::vector<std::string>> size_swap_files(const SwapNeed& need, std::vect
   }
   if (paths.size() == 1) {
     paths[0].capacity = round_up(need.total);
-    paths[0].reserved.reset();
+    paths[0].reserved = paths[0].capacity;
     return left_out;
   }
   PENSTOCK_TRY_ASSIGN(auto all, candidates(paths));

@@ -339,14 +339,19 @@ class RealFileSystem final : public FileSystem {
     if (::fstat(fd.get(), &status) != 0) return file_error(operation, path.string(), errno);
     if (!S_ISREG(status.st_mode))
       return Error::invalid_argument(operation).reason("not a regular file").object(path.string());
-    const bool holes = status.st_blocks * 512 < status.st_size;
-    return describe(operation, std::move(fd), path, path.string(), holes ? "the file has holes" : "", direct);
+    const auto allocated = status.st_blocks * 512;
+    const bool holes = allocated < status.st_size;
+    return describe(operation, std::move(fd), path, path.string(), holes ? "the file has holes" : "", direct,
+                    ByteCount(static_cast<std::uint64_t>(allocated)));
   }
 
   Result<File> describe(const char* operation, OwnedFd fd, const std::filesystem::path& path,
-                        std::string name, std::string reserve_note, DirectIo direct) {
-    File::Properties properties{
-        .name = std::move(name), .alignment = alignment_min, .reserve_note = std::move(reserve_note)};
+                        std::string name, std::string reserve_note, DirectIo direct,
+                        ByteCount allocated = {}) {
+    File::Properties properties{.name = std::move(name),
+                                .alignment = alignment_min,
+                                .reserve_note = std::move(reserve_note),
+                                .allocated = allocated};
     if (direct != DirectIo::off) {
       auto note = enable_direct_io(fd.get(), properties.alignment);
       if (!note) return Error(note.error()).object(properties.name);

@@ -33,6 +33,23 @@ std::optional<RangeAllocator::Range> RangeAllocator::allocate(std::uint64_t leng
   return Range{begin, rounded};
 }
 
+std::optional<RangeAllocator::Range> RangeAllocator::allocate_below(std::uint64_t length,
+                                                                    std::uint64_t below) {
+  PENSTOCK_CHECK(length > 0);
+  if (length > size_) return std::nullopt;
+  const std::uint64_t rounded = round_up(length, granule_);
+  std::optional<Range> best;
+  for (const Range& gap : gaps_) {
+    if (gap.begin >= below) break;
+    const std::uint64_t usable = std::min(gap.length, below - gap.begin);
+    if (usable >= rounded && (!best || usable < best->length)) best = Range{gap.begin, usable};
+  }
+  if (!best) return std::nullopt;
+  best->length = rounded;
+  PENSTOCK_CHECK(allocate_at(*best));
+  return best;
+}
+
 bool RangeAllocator::allocate_at(Range range) {
   if (range.length == 0 || range.begin % granule_ != 0 || range.length % granule_ != 0) return false;
   if (range.begin > size_ || range.length > size_ - range.begin) return false;

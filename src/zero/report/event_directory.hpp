@@ -17,7 +17,10 @@ namespace penstock::zero {
   // The trainer may change its working directory.
   if (!error) directory = std::filesystem::current_path(error) / directory;
   if (!error) return directory;
-  return Error::from_errno("Rank::create", error.value()).object(directory.string()).note(key);
+  return Error::from_errno("Rank::create", error.value())
+      .object(directory.string())
+      .note(std::string("where   ") + key + ".output_path")
+      .advice("name a directory that can be made there");
 }
 
 }  // namespace penstock::zero

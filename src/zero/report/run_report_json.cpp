@@ -7,6 +7,7 @@
 #include <cmath>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace penstock::zero {
@@ -21,6 +22,11 @@ Json::Value json_of(TimePoint time) {
 }
 Json::Value json_of(std::string_view text) {
   return {std::string(text)};
+}
+
+/// null, where it is not known.
+Json::Value known(bool is_known, Json::Value value) {
+  return is_known ? std::move(value) : Json::Value();
 }
 
 Json::Value json_of(const RunReport::Memory& memory) {
@@ -50,7 +56,7 @@ Json::Value json_of(const RunReport::StepTraffic& traffic) {
   json["written"] = json_of(traffic.written);
   return json;
 }
-Json::Value json_of(const RunReport::Traffic& traffic) {
+Json::Value json_of(const RunReport::Traffic& traffic, bool is_predicted) {
   Json::Value json;
   json["purpose"] = json_of(to_string(traffic.purpose));
   json["read"] = json_of(traffic.read);
@@ -58,7 +64,7 @@ Json::Value json_of(const RunReport::Traffic& traffic) {
   json["written"] = json_of(traffic.written);
   json["predicted_written"] = json_of(traffic.predicted_written);
   json["step"] = json_of(traffic.step);
-  json["predicted_step"] = json_of(traffic.predicted_step);
+  json["predicted_step"] = known(is_predicted, json_of(traffic.predicted_step));
   return json;
 }
 Json::Value json_of(const RunReport::DriveStep& step) {
@@ -68,7 +74,7 @@ Json::Value json_of(const RunReport::DriveStep& step) {
   json["busy"] = json_of(step.busy);
   return json;
 }
-Json::Value json_of(const RunReport::Drive& drive, TimePoint elapsed) {
+Json::Value json_of(const RunReport::Drive& drive, TimePoint elapsed, bool is_predicted) {
   Json::Value json;
   json["directory"] = drive.directory;
   json["engine"] = drive.engine;
@@ -78,12 +84,13 @@ Json::Value json_of(const RunReport::Drive& drive, TimePoint elapsed) {
   json["repeated"] = static_cast<Json::UInt64>(drive.repeated);
   json["latency_99"] = json_of(drive.latency_99);
   json["busy"] = json_of(drive.busy);
-  json["limit"] = std::isfinite(drive.limit) ? drive.limit : 0.0;
   const double share = drive.share_of_limit(elapsed);
-  json["share_of_limit"] = std::isfinite(share) ? share : 0.0;
-  json["endurance"] = json_of(drive.endurance);
+  const bool has_limit = drive.limit > 0 && std::isfinite(drive.limit);
+  json["limit"] = known(has_limit, drive.limit);
+  json["share_of_limit"] = known(has_limit && std::isfinite(share), share);
+  json["endurance"] = known(!drive.endurance.is_zero(), json_of(drive.endurance));
   json["step"] = json_of(drive.step);
-  json["predicted_step"] = json_of(drive.predicted_step);
+  json["predicted_step"] = known(is_predicted, json_of(drive.predicted_step));
   return json;
 }
 
@@ -102,16 +109,20 @@ std::string to_json(const RunReport& report) {
   json["steps"] = static_cast<Json::UInt64>(report.steps);
   json["elapsed"] = json_of(report.elapsed);
   json["step"] = json_of(report.step);
-  json["predicted_step"] = json_of(report.predicted_step);
+  const bool is_predicted = report.predicted_step_traffic != RunReport::StepTraffic();
+  json["predicted_step"] = known(report.predicted_step > TimePoint(), json_of(report.predicted_step));
   json["step_traffic"] = json_of(report.step_traffic);
-  json["predicted_step_traffic"] = json_of(report.predicted_step_traffic);
+  json["predicted_step_traffic"] = known(is_predicted, json_of(report.predicted_step_traffic));
   json["stalled"] = json_of(report.stalled);
   json["resident_peak"] = json_of(report.resident_peak);
   json["stalls"] = json_of(report.stalls);
   json["memory"] = json_of(report.memory);
-  json["traffic"] = json_of(report.traffic);
+  json["traffic"] = Json::Value(Json::arrayValue);
+  for (const RunReport::Traffic& traffic : report.traffic)
+    json["traffic"].append(json_of(traffic, is_predicted));
   json["drives"] = Json::Value(Json::arrayValue);
-  for (const RunReport::Drive& drive : report.drives) json["drives"].append(json_of(drive, report.elapsed));
+  for (const RunReport::Drive& drive : report.drives)
+    json["drives"].append(json_of(drive, report.elapsed, is_predicted));
   json["changes"] = json_of(report.changes);
   json["changes_note"] = json_of(report.changes_note);
   return config::write_json(json);

@@ -138,11 +138,14 @@ std::string to_text(const RunReport& report) {
   for (const auto& one : report.drives) {
     const RunReport::DriveStep &step = one.step, &wanted = one.predicted_step;
     if (step == RunReport::DriveStep() && wanted == RunReport::DriveStep()) continue;
-    const auto busy = [](TimePoint time) {
-      return time > TimePoint() ? decimal(1e3 * seconds(time), "ms") : "-";
+    const auto busy = [](TimePoint time) { return decimal(1e3 * seconds(time), "ms"); };
+    const bool is_predicted = report.predicted_step_traffic != RunReport::StepTraffic();
+    const auto predicted = [is_predicted](const std::string& value) {
+      return is_predicted ? value : std::string("-");
     };
-    drive_steps.add({escape_control_characters(one.directory), known(step.read), known(wanted.read),
-                     known(step.written), known(wanted.written), busy(step.busy), busy(wanted.busy)});
+    drive_steps.add({escape_control_characters(one.directory), to_string(step.read),
+                     predicted(to_string(wanted.read)), to_string(step.written),
+                     predicted(to_string(wanted.written)), busy(step.busy), predicted(busy(wanted.busy))});
   }
   text += stalls.text() + memory.text() + traffic.text() + steps.text() + drives.text() + drive_steps.text() +
           changes_text(report);

@@ -51,6 +51,10 @@ void add_trace_value_rows(BadArguments& bad) {
         [=] { return (void)first_difference(good_trace(), trace), harmless(); });
     bad("first_difference", "expected", wrong,
         [=] { return (void)first_difference(trace, good_trace()), harmless(); });
+    bad("first_kept_elsewhere", "actual", wrong,
+        [=] { return (void)first_kept_elsewhere(good_trace(), trace), harmless(); });
+    bad("first_kept_elsewhere", "expected", wrong,
+        [=] { return (void)first_kept_elsewhere(trace, good_trace()), harmless(); });
     bad("save_trace", "trace", wrong, [=] {
       const ScratchDirectory scratch;
       const auto file = scratch.path() / "trace";

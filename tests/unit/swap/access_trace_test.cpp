@@ -171,6 +171,21 @@ TEST(AccessTrace, DiffersAtTheFirstOtherUse) {
   actual = expected;
   actual.tensors[0].size = 4_MiB;
   EXPECT_EQ(first_difference(expected, actual)->use, 0u);
+  actual.tensors[0].size = expected.tensors[0].size + 1_B;
+  const auto by_a_byte = first_difference(expected, actual);
+  EXPECT_NE(by_a_byte->wanted, by_a_byte->got) << by_a_byte->got;
+}
+
+// As the configuration says, or the budget.
+TEST(AccessTrace, HasTheSameUsesWhereverTensorsAreKept) {
+  const AccessTrace expected = small_trace();
+  EXPECT_EQ(first_kept_elsewhere(expected, expected), nullptr);
+  AccessTrace actual = expected;
+  const std::uint32_t number = expected.uses[2].tensor;
+  actual.tensors[number].retain = !expected.tensors[number].retain;
+
+  EXPECT_EQ(first_difference(expected, actual), std::nullopt);
+  EXPECT_EQ(first_kept_elsewhere(expected, actual), &expected.tensors[number]);
 }
 
 TEST(AccessTrace, IsSavedAndLoaded) {

@@ -33,6 +33,7 @@ class File {
     Alignment alignment;       ///< of memory, offset and length, for direct I/O
     std::string direct_note;   ///< why a file with DirectIo::preferred is not direct; else empty
     std::string reserve_note;  ///< why its bytes are not reserved; empty when they are
+    ByteCount allocated;       ///< what an existing file had of the disk when it was opened
   };
 
   File() = default;

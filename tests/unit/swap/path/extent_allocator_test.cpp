@@ -1,7 +1,16 @@
 #include "swap/path/extent_allocator.hpp"
 
+#include "kit/seeded_random.hpp"
+
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
 
 namespace penstock::swap {
 namespace {
@@ -91,6 +100,116 @@ TEST(ExtentAllocator, KeepsTheExtentsOfAnEarlierProcess) {
   ASSERT_EQ(freed.size(), 1u);
   EXPECT_EQ(freed[0].first, earlier);
   EXPECT_TRUE(one.allocate(16_KiB));
+}
+
+TEST(ExtentAllocator, JoinsFreeExtentsForALongerOne) {
+  const std::array<ExtentAllocator::PathRoom, 1> path = {{{.capacity = 16_KiB, .reserved = 16_KiB}}};
+  ExtentAllocator one(path, block);
+  std::vector<tiers::Extent> all;
+  for (int i = 0; i < 4; ++i) all.push_back(one.allocate(4_KiB).value());
+  for (const int i : {2, 0, 1}) EXPECT_TRUE(one.release(all[static_cast<std::size_t>(i)]));
+
+  EXPECT_EQ(one.allocate(12_KiB).value(), (tiers::Extent{.path = 0, .offset = {}, .length = 12_KiB}));
+  EXPECT_EQ(one.allocate(1_B).error().code(), ErrorCode::no_space);
+  EXPECT_EQ(one.allocate(ByteCount(~std::uint64_t{0})).error().code(), ErrorCode::no_space);
+}
+
+/// A path with room for two versions of each tensor, and what a run does with it: it writes tensors in any order, and
+/// keeps those of its last commit.
+class TwoVersions {
+ public:
+  explicit TwoVersions(std::uint64_t seed) : random_(seed) {
+    for (std::uint64_t i = 2 + random_.below(12); i > 0; --i)
+      lengths_.push_back(4_KiB * (1 + random_.below(9)));
+    for (const ByteCount length : lengths_) total_ += length * 2;
+  }
+  [[nodiscard]] ByteCount total() const { return total_; }
+
+  /// Of another process before; the path has room beyond that for all extents of `earlier`.
+  void begin(const std::vector<tiers::Extent>& earlier) {
+    ByteCount capacity = total_;
+    for (const tiers::Extent& extent : earlier) capacity += extent.length;
+    const std::array<ExtentAllocator::PathRoom, 1> path = {{{.capacity = capacity, .reserved = total_}}};
+    all_.emplace(path, block);
+    generation_ = 1;
+    for (const tiers::Extent& extent : earlier) ASSERT_TRUE(all_->pin_earlier(extent, generation_, {}));
+    extents_.clear();
+    for (const ByteCount length : lengths_) {
+      const auto extent = all_->allocate(length);
+      ASSERT_TRUE(extent) << extent.error().message();
+      extents_.push_back(*extent);
+    }
+  }
+  /// Each tensor, or each one with a probability of a half, then commits.
+  void write(bool every_one) {
+    std::vector<std::size_t> order(extents_.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random_.below(i)]);
+    for (const std::size_t i : order) {
+      if (!every_one && random_.below(2) == 0) continue;
+      if (!all_->pinned(extents_[i])) continue;  // written in place
+      const auto place = all_->allocate(lengths_[i]);
+      ASSERT_TRUE(place) << place.error().message();
+      EXPECT_FALSE(all_->release(extents_[i]));
+      extents_[i] = *place;
+    }
+    for (const tiers::Extent& extent : extents_) all_->pin(extent, generation_ + 1, {});
+    all_->release_generation(generation_++);
+  }
+  [[nodiscard]] const std::vector<tiers::Extent>& committed() const { return extents_; }
+  [[nodiscard]] ByteCount end() const {
+    ByteCount end;
+    for (const tiers::Extent& extent : extents_)
+      end = std::max(end, ByteCount(extent.offset.value()) + extent.length);
+    return end;
+  }
+
+ private:
+  test::SeededRandom random_;
+  std::vector<ByteCount> lengths_;
+  ByteCount total_;
+  std::optional<ExtentAllocator> all_;
+  std::vector<tiers::Extent> extents_;  // of the tensors
+  std::uint64_t generation_ = 0;
+};
+
+TEST(ExtentAllocator, HasRoomForTwoVersionsOfTensorsOfAnyLengths) {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    TwoVersions run(seed);
+    ASSERT_NO_FATAL_FAILURE(run.begin({}));
+    for (int commit = 0; commit < 20; ++commit) ASSERT_NO_FATAL_FAILURE(run.write(seed % 2 == 0));
+    EXPECT_LE(run.end(), run.total());
+  }
+}
+
+// What a process has committed is either all of the first places or all of the second ones.
+TEST(ExtentAllocator, GivesAnotherProcessTheRoomBesideACommit) {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    TwoVersions run(seed);
+    ASSERT_NO_FATAL_FAILURE(run.begin({}));
+    for (int process = 0; process < 5; ++process) {
+      for (std::uint64_t commit = 0; commit < 1 + (seed + static_cast<std::uint64_t>(process)) % 3; ++commit)
+        ASSERT_NO_FATAL_FAILURE(run.write(/*every_one=*/true));
+      ASSERT_NO_FATAL_FAILURE(run.begin(std::vector(run.committed())));
+      EXPECT_LE(run.end(), run.total());
+    }
+  }
+}
+
+// Parts of both places are free then, and what does not fit there is beyond the reserved bytes.
+TEST(ExtentAllocator, HasRoomBesideACommitOfSomeTensors) {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    TwoVersions run(seed);
+    ASSERT_NO_FATAL_FAILURE(run.begin({}));
+    for (int process = 0; process < 5; ++process) {
+      for (int commit = 0; commit < 3; ++commit) ASSERT_NO_FATAL_FAILURE(run.write(/*every_one=*/false));
+      ASSERT_NO_FATAL_FAILURE(run.begin(std::vector(run.committed())));
+    }
+    for (int commit = 0; commit < 5; ++commit) ASSERT_NO_FATAL_FAILURE(run.write(/*every_one=*/false));
+  }
 }
 
 TEST(ExtentAllocator, RefusesEarlierExtentsThatAreInUse) {

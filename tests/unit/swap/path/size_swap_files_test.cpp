@@ -121,7 +121,7 @@ TEST_F(SizeSwapFiles, ReservesAllOnAnOnlyPath) {
   ASSERT_TRUE(size_swap_files({.total = 301_MiB, .tensor_max = 2_MiB}, paths_));
 
   EXPECT_EQ(paths_[0].capacity, 302_MiB);
-  EXPECT_FALSE(paths_[0].reserved);
+  EXPECT_EQ(paths_[0].reserved, 302_MiB);
   EXPECT_EQ(paths_[0].weight, 1);
 }
 

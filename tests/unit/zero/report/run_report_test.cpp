@@ -132,6 +132,27 @@ TEST(RunReport, HasNoRatesWhereTheTimeIsNotKnown) {
       "what would help: no step has ended\n");
 }
 
+TEST(RunReport, TellsNothingThatWasReadFromNothingThatIsPredicted) {
+  RunReport report = example();
+  report.predicted_step_traffic = {};
+  report.predicted_step = {};
+  report.drives.resize(1);
+  report.drives[0].step.read = {};
+  report.drives[0].predicted_step = {};
+  Json::Value json;
+  std::istringstream(to_json(report)) >> json;
+
+  EXPECT_NE(
+      to_text(report).find("/mnt/nvme0         0 B          -  800.0 MiB          -  4000 ms          -\n"),
+      std::string::npos)
+      << to_text(report);
+  for (const char* const unknown : {"predicted_step", "predicted_step_traffic"})
+    EXPECT_TRUE(json[unknown].isNull()) << unknown;
+  EXPECT_TRUE(json["traffic"][0]["predicted_step"].isNull());
+  EXPECT_TRUE(json["drives"][0]["predicted_step"].isNull());
+  EXPECT_EQ(json["drives"][0]["step"]["read"].asUInt64(), 0u);
+}
+
 TEST(RunReport, HasNothingLeftOfAnEnduranceThatIsExceeded) {
   RunReport report = example();
   report.drives.resize(1);
@@ -193,7 +214,8 @@ TEST(RunReport, IsJson) {
   EXPECT_EQ(json["drives"][0]["step"]["busy"].asDouble(), 4);
   EXPECT_EQ(json["drives"][0]["predicted_step"]["written"].asUInt64(), 900u << 20);
   EXPECT_EQ(json["drives"][0]["predicted_step"]["busy"].asDouble(), 4.1);
-  EXPECT_EQ(json["drives"][1]["share_of_limit"].asDouble(), 0);
+  for (const char* const unknown : {"limit", "share_of_limit", "endurance"})
+    EXPECT_TRUE(json["drives"][1][unknown].isNull()) << unknown;
   EXPECT_EQ(json["drives"][1]["engine"], "threads");
 }
 
