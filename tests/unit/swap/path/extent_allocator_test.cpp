@@ -102,6 +102,17 @@ TEST(ExtentAllocator, KeepsTheExtentsOfAnEarlierProcess) {
   EXPECT_TRUE(one.allocate(16_KiB));
 }
 
+TEST(ExtentAllocator, AllocatesTheReservedBytesOfAFileFirst) {
+  const std::array<ExtentAllocator::PathRoom, 1> path = {{{.capacity = 24_KiB, .reserved = 16_KiB}}};
+  ExtentAllocator one(path, block);
+  ASSERT_TRUE(one.pin_earlier({.path = 0, .offset = FileOffset(16384), .length = 4_KiB}, 1, {}));
+
+  EXPECT_EQ(one.allocate(4_KiB)->offset, FileOffset(0));  // not the gap of this length at the end
+  EXPECT_EQ(one.allocate(12_KiB)->offset, FileOffset(4096));
+  EXPECT_EQ(one.allocate(4_KiB)->offset, FileOffset(20480));
+  EXPECT_FALSE(one.allocate(4_KiB));
+}
+
 TEST(ExtentAllocator, JoinsFreeExtentsForALongerOne) {
   const std::array<ExtentAllocator::PathRoom, 1> path = {{{.capacity = 16_KiB, .reserved = 16_KiB}}};
   ExtentAllocator one(path, block);
