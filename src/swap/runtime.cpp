@@ -46,6 +46,18 @@ void renumber(std::vector<PinnedExtent>& pinned, const std::vector<PathOptions>&
   });
 }
 
+/// By path. What ends beyond 2^60 is refused later.
+std::vector<ByteCount> ends_of(const std::vector<PinnedExtent>& pinned, std::size_t paths) {
+  constexpr ByteCount most(std::uint64_t{1} << 60);
+  std::vector<ByteCount> ends(paths);
+  for (const auto& [extent, generation, purpose] : pinned) {
+    const ByteCount begin(extent.offset.value());
+    if (extent.path < paths && begin < most && extent.length < most)
+      ends[extent.path] = std::max(ends[extent.path], begin + extent.length);
+  }
+  return ends;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
@@ -69,14 +81,12 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
     std::move(messages->begin(), messages->end(), std::back_inserter(options.messages));
     renumber(options.pinned, given, options.paths);
   }
-  // New bytes have room beside them.
-  for (const PinnedExtent& pinned : options.pinned) {
-    if (pinned.extent.path < options.paths.size())
-      options.paths[pinned.extent.path].capacity += pinned.extent.length;
-  }
+  const std::vector<ByteCount> pinned_ends = ends_of(options.pinned, options.paths.size());
   std::vector<std::unique_ptr<Path>> paths;
   for (const PathOptions& path : options.paths) {
-    auto created = Path::create(path);
+    const ByteCount end = pinned_ends[paths.size()];
+    // One tensor may be too long for what is left before the end of the reserved bytes.
+    auto created = Path::create(path, end.is_zero() ? end : end + options.swap_need.tensor_max);
     if (!created) return created.error();
     paths.push_back(std::move(*created));
   }

@@ -113,6 +113,7 @@ int Timeline::begin() {
     return cause;
   }
   written_ = text.size();
+  has_links_ = !has_no_link();
   if (::ftruncate(::fileno(file_.get()), static_cast<off_t>(written_)) != 0) {
     const int cause = errno;
     file_.reset();
@@ -248,7 +249,9 @@ void Timeline::write(const std::string& text) {
       std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() && std::fflush(file_.get()) == 0;
   if (is_written) {
     written_ += text.size();
-    if (!is_removed()) return;
+    if (!has_links_ || !has_no_link()) return;
+    unlock(::fileno(file_.get()));
+    file_.reset();
     const std::lock_guard lock(mutex_);
     end_because("its file was removed");
     return;
@@ -268,7 +271,7 @@ void Timeline::write(const std::string& text) {
 }
 
 /// Removed, or replaced by another: what is written has no name by which it could be opened.
-bool Timeline::is_removed() const {
+bool Timeline::has_no_link() const {
   struct stat status {};
   return ::fstat(::fileno(file_.get()), &status) == 0 && status.st_nlink == 0;
 }

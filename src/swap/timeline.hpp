@@ -93,7 +93,7 @@ class Timeline {
   void write(const std::string& text);
   [[nodiscard]] int begin();
   void close();
-  [[nodiscard]] bool is_removed() const;
+  [[nodiscard]] bool has_no_link() const;
 
   const std::filesystem::path path_;
   const std::uint64_t size_max_;
@@ -102,6 +102,7 @@ class Timeline {
   File file_;
   TimePoint written_at_ = Clock::steady().now();
   std::uint64_t written_ = 0;  // bytes
+  bool has_links_ = false;     // some file systems count none
 
   std::mutex mutex_;
   Process tracks_, tensors_;

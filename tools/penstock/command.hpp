@@ -9,6 +9,7 @@
 
 #include <fmt/core.h>
 #include <json/json.h>
+#include <cerrno>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -51,6 +52,13 @@ inline ExitStatus fail(const Error& error) {
   const bool usage = error.code() == ErrorCode::invalid_config ||
                      error.code() == ErrorCode::invalid_argument || error.code() == ErrorCode::unsupported;
   return usage ? bad_usage : failed;
+}
+
+/// The same of a search in a directory: one that does not exist, or is none, is a wrong argument.
+inline ExitStatus fail_to_find(const Error& error) {
+  const ExitStatus status = fail(error);
+  const bool is_missing = error.code() == ErrorCode::not_found || error.os_error() == ENOTDIR;
+  return is_missing ? bad_usage : status;
 }
 
 /// A whole number of bytes, at least `least`: "64GiB". Errors: invalid_argument, naming the option.

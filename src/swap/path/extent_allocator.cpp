@@ -1,5 +1,7 @@
 #include "swap/path/extent_allocator.hpp"
 
+#include <penstock/base/check.hpp>
+
 #include <algorithm>
 #include <numeric>
 #include <string>
@@ -12,7 +14,7 @@ ExtentAllocator::ExtentAllocator(std::span<const PathRoom> paths, Alignment alig
   for (const PathRoom& path : paths) {
     const std::uint64_t size = path.capacity.value() / alignment.bytes() * alignment.bytes();
     paths_.push_back({.weight = path.weight,
-                      .reserved = path.reserved.value(),
+                      .reserved = path.reserved.value() / alignment.bytes() * alignment.bytes(),
                       .space = tiers::RangeAllocator(size, alignment.bytes())});
   }
 }
@@ -22,21 +24,32 @@ std::uint64_t ExtentAllocator::allocated_with(const Room& room, ByteCount size) 
   return room.space.size() - room.space.free_total() - room.spare_total + size.value();
 }
 
-/// The offset of `length` bytes of the path.
-std::optional<std::uint64_t> ExtentAllocator::take(Room& room, std::uint64_t length) {
-  if (const auto spare = room.spare.find(length); spare != room.spare.end()) {
-    const std::uint64_t offset = spare->second.extract(spare->second.begin()).value();
-    if (spare->second.empty()) room.spare.erase(spare);
-    room.spare_total -= length;
-    return offset;
-  }
-  auto range = room.space.allocate_below(length, room.reserved);
-  if (!range && !room.spare.empty()) {
-    join_spare(room);
-    range = room.space.allocate_below(length, room.reserved);
-  }
+std::optional<std::uint64_t> ExtentAllocator::take_spare(Room& room, std::uint64_t length) {
+  const auto spare = room.spare.find(length);
+  if (spare == room.spare.end()) return std::nullopt;
+  const std::uint64_t offset = spare->second.extract(spare->second.begin()).value();
+  if (spare->second.empty()) room.spare.erase(spare);
+  room.spare_total -= length;
+  return offset;
+}
+
+std::optional<std::uint64_t> ExtentAllocator::take_reserved(Room& room, std::uint64_t length) {
+  const auto range = room.space.allocate_within(length, 0, room.reserved);
+  return range ? std::optional(range->begin) : std::nullopt;
+}
+
+/// Beyond the reserved bytes, or else across their end.
+std::optional<std::uint64_t> ExtentAllocator::take_other(Room& room, std::uint64_t length) {
+  auto range = room.space.allocate_within(length, room.reserved, room.space.size());
   if (!range) range = room.space.allocate(length);
   return range ? std::optional(range->begin) : std::nullopt;
+}
+
+std::optional<std::uint64_t> ExtentAllocator::take_joined(Room& room, std::uint64_t length) {
+  if (room.spare.empty()) return std::nullopt;
+  join_spare(room);
+  const auto reserved = take_reserved(room, length);
+  return reserved ? reserved : take_other(room, length);
 }
 
 void ExtentAllocator::join_spare(Room& room) {
@@ -56,16 +69,23 @@ Result<tiers::Extent> ExtentAllocator::allocate(ByteCount size,
   };
   std::stable_sort(order.begin(), order.end(),
                    [&](std::uint32_t a, std::uint32_t b) { return rank(a) < rank(b); });
+  std::erase_if(order, [&](std::uint32_t path) { return !in_use(path) || (avoid && avoid(path)); });
+  for (const auto take : {&take_spare, &take_reserved, &take_other, &take_joined}) {
+    for (const std::uint32_t path : order) {
+      Room& room = paths_[path];
+      if (size.value() > room.space.size()) continue;
+      const ByteCount length = round_up(size, alignment_);
+      const auto offset = take(room, length.value());
+      if (!offset) continue;
+      ++used_[length.value()];
+      return tiers::Extent{.path = path, .offset = FileOffset(*offset), .length = length};
+    }
+  }
   std::uint64_t largest = 0, free = 0, all = 0;
   for (const std::uint32_t path : order) {
     Room& room = paths_[path];
-    if (!room.in_use || (avoid && avoid(path))) continue;
-    if (size.value() <= room.space.size()) {
-      const ByteCount length = round_up(size, alignment_);
-      if (const auto offset = take(room, length.value()))
-        return tiers::Extent{.path = path, .offset = FileOffset(*offset), .length = length};
-    }
-    free += room.space.free_total() + room.spare_total;
+    join_spare(room);
+    free += room.space.free_total();
     all += room.space.size();
     largest = std::max(largest, room.space.largest_gap());
   }
@@ -82,6 +102,9 @@ Result<tiers::Extent> ExtentAllocator::allocate(ByteCount size,
 }
 
 bool ExtentAllocator::release(const tiers::Extent& extent) {
+  const auto used = used_.find(extent.length.value());
+  PENSTOCK_CHECK(used != used_.end());
+  if (--used->second == 0) used_.erase(used);
   if (const auto pin = pins_.find(key(extent)); pin != pins_.end()) {
     pin->second.left = true;
     return false;
@@ -92,8 +115,10 @@ bool ExtentAllocator::release(const tiers::Extent& extent) {
 
 void ExtentAllocator::free(const tiers::Extent& extent) {
   Room& room = paths_[extent.path];
-  room.spare[extent.length.value()].insert(extent.offset.value());
-  room.spare_total += extent.length.value();
+  const std::uint64_t offset = extent.offset.value(), length = extent.length.value();
+  if (!used_.contains(length)) return room.space.release({offset, length});
+  PENSTOCK_CHECK(room.spare[length].insert(offset).second);
+  room.spare_total += length;
 }
 
 void ExtentAllocator::pin(const tiers::Extent& extent, std::uint64_t generation, tiers::Purpose purpose) {
@@ -108,6 +133,7 @@ bool ExtentAllocator::pin_earlier(const tiers::Extent& extent, std::uint64_t gen
   const auto found = pins_.find(key(extent));
   if (found == pins_.end()) {
     if (extent.path >= paths_.size()) return false;
+    join_spare(paths_[extent.path]);
     if (!paths_[extent.path].space.allocate_at({extent.offset.value(), extent.length.value()})) return false;
   } else if (found->second.extent != extent) {
     return false;

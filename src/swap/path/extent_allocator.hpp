@@ -23,9 +23,9 @@ namespace penstock::swap {
 /// An extent can be pinned by generations, such as those that checkpoints refer to: its bytes then stay allocated
 /// until the last of them is released, even after its tensor has moved to another extent.
 ///
-/// Extents that are free again are kept for others of their length, and joined to gaps only where there is no other
-/// room. So reserved bytes for the most extents of each length that exist at one time are enough, in any order of
-/// allocate() and release(): two for each tensor, where one is pinned.
+/// An extent that is free again is kept for others of its length while tensors have such extents; else, and where
+/// nothing else has room, it is joined to the gaps. So a file of the most extents of each length that exist at one time
+/// is long enough, in any order of allocate() and release(): of two for each tensor, where one of them is pinned.
 ///
 /// Pure; owned by the thread that holds the runtime's lock.
 class ExtentAllocator {
@@ -90,13 +90,18 @@ class ExtentAllocator {
   using Key = std::pair<std::uint32_t, FileOffset>;
   [[nodiscard]] static Key key(const tiers::Extent& extent) { return {extent.path, extent.offset}; }
   [[nodiscard]] static std::uint64_t allocated_with(const Room& room, ByteCount size);
-  [[nodiscard]] static std::optional<std::uint64_t> take(Room& room, std::uint64_t length);
+  // Each returns the offset of `length` bytes of the path.
+  [[nodiscard]] static std::optional<std::uint64_t> take_spare(Room& room, std::uint64_t length);
+  [[nodiscard]] static std::optional<std::uint64_t> take_reserved(Room& room, std::uint64_t length);
+  [[nodiscard]] static std::optional<std::uint64_t> take_other(Room& room, std::uint64_t length);
+  [[nodiscard]] static std::optional<std::uint64_t> take_joined(Room& room, std::uint64_t length);
   static void join_spare(Room& room);
   void free(const tiers::Extent& extent);
 
   Alignment alignment_;
   std::vector<Room> paths_;
   std::map<Key, Pin> pins_;
+  std::map<std::uint64_t, std::uint64_t> used_;  // by length: how many extents tensors have
 };
 
 }  // namespace penstock::swap

@@ -120,7 +120,7 @@ struct Path::Opened {
   std::shared_ptr<PathDriver> driver;
 };
 
-Result<std::unique_ptr<Path>> Path::create(const PathOptions& wanted) {
+Result<std::unique_ptr<Path>> Path::create(const PathOptions& wanted, ByteCount pinned_end) {
   PENSTOCK_TRY(check_weight(wanted));
   PENSTOCK_TRY(check_options(wanted));
   PathOptions options = wanted;
@@ -139,9 +139,10 @@ Result<std::unique_ptr<Path>> Path::create(const PathOptions& wanted) {
         .got(reserved);
   }
   // A file system may never answer, and file and engine are closed on the thread that the kernel does not return.
-  PENSTOCK_TRY_ASSIGN(
-      auto opened, tiers::bounded_call<Opened>("Path::create", options.directory.string(), options.deadline,
-                                               [options, reserved] { return open(options, reserved); }));
+  PENSTOCK_TRY_ASSIGN(auto opened,
+                      tiers::bounded_call<Opened>(
+                          "Path::create", options.directory.string(), options.deadline,
+                          [options, reserved, pinned_end] { return open(options, reserved, pinned_end); }));
   return std::unique_ptr<Path>(new Path(std::move(opened)));
 }
 
@@ -162,27 +163,32 @@ Result<tiers::File> swap_file(const PathOptions& options, ByteCount reserved) {
 }
 }  // namespace
 
-Result<Path::Opened> Path::open(PathOptions options, ByteCount reserved) {
+Result<Path::Opened> Path::open(PathOptions options, ByteCount reserved, ByteCount pinned_end) {
   PENSTOCK_TRY_ASSIGN(auto file, swap_file(options, reserved));
+  ByteCount length = reserved;
   if (!options.file_name.empty()) {
-    // What is pinned in an existing file may be anywhere in it.
-    PENSTOCK_TRY_ASSIGN(const ByteCount length, file.size());
-    options.capacity = std::max(options.capacity, length);
+    PENSTOCK_TRY_ASSIGN(length, file.size());
+    // Beyond the end of the file nothing is kept.
+    options.capacity = std::max(options.capacity + std::min(pinned_end, length), length);
   }
   std::string growth_note;
-  if (reserved < options.capacity || !options.file_name.empty()) {
+  if (length < options.capacity) {
     if (auto extended = file.extend(options.capacity); !extended) {
       growth_note = "may not grow: " + extended.error().message();
-      options.capacity = reserved;
+      options.capacity = length;
     }
   }
+  options.reserved = std::min(reserved, options.capacity);
   PENSTOCK_TRY_ASSIGN(auto chosen, engine_for(options, file.properties()));
   PENSTOCK_TRY(check_made(options.make_engine ? "PathOptions::make_engine" : "PathOptions::engine", chosen));
   if (options.decorate) chosen.engine = options.decorate(std::move(chosen.engine));
   PENSTOCK_TRY(check_made("PathOptions::decorate", chosen));
   tiers::File::Properties properties = file.properties();
-  // What is beyond was used beside the commit of another layout, and may be used so again.
-  if (properties.allocated >= reserved) properties.reserve_note.clear();
+  if (properties.allocated >= *options.reserved) {
+    properties.reserve_note.clear();  // holes are beyond: bytes that were written there once, or may be
+  } else if (!properties.allocated.is_zero() && properties.reserve_note.empty()) {
+    properties.reserve_note = "the existing file has only " + to_string(properties.allocated);
+  }
   PENSTOCK_TRY_ASSIGN(auto driver, PathDriver::create(options, std::move(file), std::move(chosen.engine)));
   return Opened{.options = std::move(options),
                 .file = properties,

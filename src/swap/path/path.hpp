@@ -30,7 +30,10 @@ class Path {
 
   /// Errors: invalid_argument, of the weight or for a capacity of zero; deadline_exceeded, when file and engine are not
   /// made within options.deadline; those of FileSystem::create_scratch, choose_engine and BlockFile::create.
-  [[nodiscard]] static Result<std::unique_ptr<Path>> create(const PathOptions& options);
+  /// `pinned_end`: of the bytes that are kept in an existing file, which is longer by them: what is written has room in
+  /// gaps between them or, where these are too short, beyond.
+  [[nodiscard]] static Result<std::unique_ptr<Path>> create(const PathOptions& options,
+                                                            ByteCount pinned_end = {});
   /// As stop_driver().
   ~Path();
 
@@ -90,7 +93,7 @@ class Path {
  private:
   struct Opened;
   explicit Path(Opened opened);
-  [[nodiscard]] static Result<Opened> open(PathOptions options, ByteCount reserved);
+  [[nodiscard]] static Result<Opened> open(PathOptions options, ByteCount reserved, ByteCount pinned_end);
 
   PathOptions options_;
   tiers::File::Properties file_;

@@ -33,16 +33,15 @@ std::optional<RangeAllocator::Range> RangeAllocator::allocate(std::uint64_t leng
   return Range{begin, rounded};
 }
 
-std::optional<RangeAllocator::Range> RangeAllocator::allocate_below(std::uint64_t length,
-                                                                    std::uint64_t below) {
+std::optional<RangeAllocator::Range> RangeAllocator::allocate_within(std::uint64_t length,
+                                                                     std::uint64_t begin, std::uint64_t end) {
   PENSTOCK_CHECK(length > 0);
   if (length > size_) return std::nullopt;
   const std::uint64_t rounded = round_up(length, granule_);
   std::optional<Range> best;
   for (const Range& gap : gaps_) {
-    if (gap.begin >= below) break;
-    const std::uint64_t usable = std::min(gap.length, below - gap.begin);
-    if (usable >= rounded && (!best || usable < best->length)) best = Range{gap.begin, usable};
+    const std::uint64_t from = std::max(gap.begin, begin), to = std::min(gap.begin + gap.length, end);
+    if (to >= from + rounded && (!best || to - from < best->length)) best = Range{from, to - from};
   }
   if (!best) return std::nullopt;
   best->length = rounded;

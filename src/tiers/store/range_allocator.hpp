@@ -27,8 +27,9 @@ class RangeAllocator {
 
   /// A range of at least `length` (> 0); nothing if no gap is long enough.
   [[nodiscard]] std::optional<Range> allocate(std::uint64_t length, End end = End::low);
-  /// The same in [0, below), at the low end of a gap.
-  [[nodiscard]] std::optional<Range> allocate_below(std::uint64_t length, std::uint64_t below);
+  /// The same within [begin, end), at the low end of a gap. Both are multiples of the granule.
+  [[nodiscard]] std::optional<Range> allocate_within(std::uint64_t length, std::uint64_t begin,
+                                                     std::uint64_t end);
   /// Allocates `range`, whose bounds are multiples of the granule. False if it is not free as a whole, or misaligned.
   [[nodiscard]] bool allocate_at(Range range);
   /// Allocates all that is free from `begin`, a multiple of the granule, on.

@@ -115,15 +115,19 @@ std::string to_text(const RunReport& report) {
     traffic.add({std::string(to_string(one.purpose)), to_string(one.read), known(one.predicted_read),
                  to_string(one.written), known(one.predicted_written)});
   }
+  const auto measured = [&](const std::string& value) {
+    return report.step_traffic == RunReport::StepTraffic() ? std::string("-") : value;
+  };
+  const auto predicted = [&](const std::string& value) {
+    return report.predicted_step_traffic == RunReport::StepTraffic() ? std::string("-") : value;
+  };
   Table steps({"disk traffic, in a step", "read", "predicted", "written", "predicted"});
   for (const auto& one : report.traffic) {
     const RunReport::StepTraffic &step = one.step, &wanted = one.predicted_step, none;
     if (step == none && wanted == none) continue;
-    const auto predicted = [&](ByteCount bytes) {
-      return report.predicted_step_traffic == none ? "-" : to_string(bytes);
-    };
-    steps.add({std::string(to_string(one.purpose)), to_string(step.read), predicted(wanted.read),
-               to_string(step.written), predicted(wanted.written)});
+    steps.add({std::string(to_string(one.purpose)), measured(to_string(step.read)),
+               predicted(to_string(wanted.read)), measured(to_string(step.written)),
+               predicted(to_string(wanted.written))});
   }
   Table drives({"drive", "engine", "read", "written", "busy", "of its limit", "requests", "repeated",
                 "99 % within", "endurance left", "lasts"});
@@ -139,13 +143,10 @@ std::string to_text(const RunReport& report) {
     const RunReport::DriveStep &step = one.step, &wanted = one.predicted_step;
     if (step == RunReport::DriveStep() && wanted == RunReport::DriveStep()) continue;
     const auto busy = [](TimePoint time) { return decimal(1e3 * seconds(time), "ms"); };
-    const bool is_predicted = report.predicted_step_traffic != RunReport::StepTraffic();
-    const auto predicted = [is_predicted](const std::string& value) {
-      return is_predicted ? value : std::string("-");
-    };
-    drive_steps.add({escape_control_characters(one.directory), to_string(step.read),
-                     predicted(to_string(wanted.read)), to_string(step.written),
-                     predicted(to_string(wanted.written)), busy(step.busy), predicted(busy(wanted.busy))});
+    drive_steps.add({escape_control_characters(one.directory), measured(to_string(step.read)),
+                     predicted(to_string(wanted.read)), measured(to_string(step.written)),
+                     predicted(to_string(wanted.written)), measured(busy(step.busy)),
+                     predicted(busy(wanted.busy))});
   }
   text += stalls.text() + memory.text() + traffic.text() + steps.text() + drives.text() + drive_steps.text() +
           changes_text(report);

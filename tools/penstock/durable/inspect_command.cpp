@@ -97,10 +97,7 @@ Json::Value json_of(const FoundCommit& commit, const FoundCommit* last) {
 
 ExitStatus inspect(const InspectOptions& options) {
   const auto found = find_commits(options.directories);
-  if (!found) {
-    (void)fail(found.error());
-    return bad_usage;  // nothing that could be damaged was read
-  }
+  if (!found) return fail_to_find(found.error());
   std::map<std::uint32_t, const FoundCommit*> last;  // by engine; null without one
   std::vector<Error> errors = found->damaged;
   for (const std::uint32_t engine : found->engines()) {

@@ -60,10 +60,7 @@ Json::Value row_of(const FoundCommit& commit, const Verified& verified) {
 /// Of each engine, the commit that a run continues from.
 ExitStatus verify(const VerifyOptions& options) {
   const auto found = find_commits(options.directories);
-  if (!found) {
-    (void)fail(found.error());
-    return bad_usage;  // nothing that could be damaged was read
-  }
+  if (!found) return fail_to_find(found.error());
   Json::Value json(Json::arrayValue);
   std::vector<Error> errors = found->damaged;
   for (const std::uint32_t engine : found->engines()) {

@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace penstock::tool {
@@ -44,15 +45,18 @@ struct SimulateOptions {
   std::string memory_device;
   std::string device_memory = "separate";
   std::uint32_t steps = 4, dropped_ahead = 4, stores_max = 4;
+  std::optional<std::uint32_t> dropped_ahead_later;
   bool as_json = false;
 };
 
 Result<SimulationOptions> settings_of(const SimulateOptions& options) {
-  SimulationOptions settings{.host_budget = {},
-                             .eviction = evictions.at(options.eviction),
-                             .dropped_ahead = options.dropped_ahead,
-                             .stores_max = options.stores_max,
-                             .steps = options.steps};
+  SimulationOptions settings{
+      .host_budget = {},
+      .eviction = evictions.at(options.eviction),
+      .dropped_ahead = options.dropped_ahead,
+      .dropped_ahead_later = options.dropped_ahead_later.value_or(options.dropped_ahead),
+      .stores_max = options.stores_max,
+      .steps = options.steps};
   PENSTOCK_TRY_ASSIGN(settings.host_budget, parse_size(operation, "--host-budget", options.host_budget));
   PENSTOCK_TRY_ASSIGN(settings.lookahead, parse_size(operation, "--lookahead", options.lookahead, 0_B));
   const bool has_distance = !options.reuse_distance_max.empty();
@@ -301,6 +305,14 @@ void add_simulate_command(measure::CommandLine& app, ExitStatus& status) {
       .type_name("N")
       .range(0u, 4096u)
       .show_default()
+      .excludes(model);
+  command
+      .add_option(
+          "--dropped-ahead-later", options->dropped_ahead_later,
+          "Of a trace of an engine: how many of these at most while some are of units that are updated "
+          "later; default: as many")
+      .type_name("N")
+      .range(0u, 4096u)
       .excludes(model);
   command
       .add_option("--stores-max", options->stores_max,

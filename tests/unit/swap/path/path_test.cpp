@@ -220,6 +220,51 @@ TEST(Path, HasTheReservedCapacityIfItsFileCannotGrow) {
   EXPECT_NE((*path)->notes().find("may not grow: "), std::string::npos) << (*path)->notes();
 }
 
+TEST(Path, KeepsAllOfAnExistingFileThatCannotGrow) {
+  const test::ScratchDirectory directory;
+  ASSERT_TRUE(tiers::real_file_system().create(directory.path() / "swap", 3_MiB, tiers::DirectIo::off));
+  const FileLengthLimit limit(4_MiB);
+
+  const auto path =
+      Path::create({.directory = directory.path(), .capacity = 2_MiB, .file_name = "swap"}, 3_MiB);
+
+  ASSERT_TRUE(path) << path.error().message();
+  EXPECT_EQ((*path)->options().capacity, 3_MiB);
+  EXPECT_NE((*path)->notes().find("may not grow: "), std::string::npos) << (*path)->notes();
+}
+
+TEST(Path, HasRoomBesideWhatIsKeptInAnExistingFile) {
+  const test::ScratchDirectory directory;
+  ASSERT_TRUE(tiers::real_file_system().create(directory.path() / "swap", 3_MiB, tiers::DirectIo::off));
+  const auto capacity = [&](ByteCount pinned_end) {
+    return Path::create({.directory = directory.path(), .capacity = 2_MiB, .file_name = "swap"}, pinned_end)
+        .value()
+        ->options()
+        .capacity;
+  };
+  EXPECT_EQ(capacity(0_B), 3_MiB);
+  EXPECT_EQ(capacity(1_MiB + 500_KiB), 3_MiB + 500_KiB);
+  EXPECT_EQ(capacity(1024_GiB), 2_MiB + (3_MiB + 500_KiB)) << "nothing is kept beyond its end";
+}
+
+// Holes beyond the reserved bytes are no loss.
+TEST(Path, SaysThatAnExistingFileHasTooFewBytesOnTheDisk) {
+  const test::ScratchDirectory directory;
+  const auto file = directory.path() / "swap";
+  ASSERT_TRUE(tiers::real_file_system().create(file, 1_MiB, tiers::DirectIo::off)->extend(8_MiB));
+  const auto notes = [&](ByteCount reserved) {
+    return Path::create(
+               {.directory = directory.path(), .capacity = 8_MiB, .file_name = "swap", .reserved = reserved})
+        .value()
+        ->notes();
+  };
+  EXPECT_EQ(notes(1_MiB).find("not reserved"), std::string::npos) << notes(1_MiB);
+  EXPECT_NE(notes(2_MiB).find("space not reserved: the file has holes"), std::string::npos) << notes(2_MiB);
+  ASSERT_TRUE(std::filesystem::remove(file));
+  ASSERT_TRUE(tiers::real_file_system().create(file, 1_MiB, tiers::DirectIo::off));
+  EXPECT_NE(notes(2_MiB).find("space not reserved: the existing file has only 1.0 MiB"), std::string::npos);
+}
+
 TEST_P(PathTest, CountsTheCpuTimeOfItsDriverUntilItStops) {
   path_->post({.operation = tiers::IoOperation::write, .buffer = page(0), .tag = 1});
   EXPECT_TRUE(outcomes(1).at(1));

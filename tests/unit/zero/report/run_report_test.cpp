@@ -153,6 +153,17 @@ TEST(RunReport, TellsNothingThatWasReadFromNothingThatIsPredicted) {
   EXPECT_EQ(json["drives"][0]["step"]["read"].asUInt64(), 0u);
 }
 
+TEST(RunReport, HasNoFiguresOfAStepBeforeTwoHaveEnded) {
+  RunReport report = example();
+  report.step_traffic = {};
+  report.drives.resize(1);
+  report.drives[0].step = {};
+
+  EXPECT_NE(to_text(report).find("/mnt/nvme0           -    1.0 GiB        -  900.0 MiB     -    4100 ms\n"),
+            std::string::npos)
+      << to_text(report);
+}
+
 TEST(RunReport, HasNothingLeftOfAnEnduranceThatIsExceeded) {
   RunReport report = example();
   report.drives.resize(1);

@@ -40,6 +40,7 @@ TEST(PlannedStep, HasTheSettingsOfThePlansRuntime) {
   const Planned made = planned(1);
   EXPECT_EQ(made.step.options.lookahead, made.plan.runtime_options(made.config, 0).lookahead);
   EXPECT_EQ(made.step.options.dropped_ahead, made.plan.tiles_ahead);
+  EXPECT_EQ(made.step.options.dropped_ahead_later, made.plan.tiles_ahead_next_flats);
   EXPECT_EQ(made.step.options.stores_max, made.config.penstock.tiles_in_flight);
   EXPECT_TRUE(made.step.options.update_beside);
   EXPECT_GE(made.step.options.host_budget, made.plan.host_staging());
