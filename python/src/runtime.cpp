@@ -13,6 +13,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -223,7 +224,8 @@ Runtime::Runtime(const Count& host_budget, const std::vector<Path>& paths, const
       .path_count = given.size(),
       .pinning = number_of(pinning, pinnings, "Runtime", "pinning"),
       .eviction = number_of(eviction, evictions, "Runtime", "eviction"),
-      .lookahead = std::max<std::uint64_t>(lookahead.get("Runtime", "lookahead"), 1),  // 0 is C's default
+      // 0 is C's default; no tensor fits into 1.
+      .lookahead = std::max<std::uint64_t>(lookahead.get("Runtime", "lookahead"), 1),
       .reuse_distance_max = distance,
       .timeline_file = timeline_file ? timeline.c_str() : nullptr,
   };

@@ -70,6 +70,7 @@ Result<tiers::Extent> ExtentAllocator::allocate(ByteCount size,
   std::stable_sort(order.begin(), order.end(),
                    [&](std::uint32_t a, std::uint32_t b) { return rank(a) < rank(b); });
   std::erase_if(order, [&](std::uint32_t path) { return !in_use(path) || (avoid && avoid(path)); });
+  // Joining comes last: it would cut the places of one length for another, which then needs a new one.
   for (const auto take : {&take_spare, &take_reserved, &take_other, &take_joined}) {
     for (const std::uint32_t path : order) {
       Room& room = paths_[path];

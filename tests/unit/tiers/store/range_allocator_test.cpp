@@ -29,6 +29,19 @@ TEST(RangeAllocator, AllocatesNoRangeThatIsMisalignedOrBeyondItsEnd) {
   EXPECT_EQ(ranges.free_total(), 1024u);
 }
 
+TEST(RangeAllocator, AllocatesWithinAPartOfAGap) {
+  RangeAllocator ranges(1024, 16);
+  ASSERT_TRUE(ranges.allocate_at({64, 16}));  // gaps of 64 and of 944
+
+  EXPECT_EQ(ranges.allocate_within(32, 32, 160)->begin, 32u);  // 32 of the first gap, 80 of the other
+  EXPECT_EQ(ranges.allocate_within(32, 32, 160)->begin, 80u);
+  EXPECT_FALSE(ranges.allocate_within(64, 32, 160));
+  EXPECT_EQ(ranges.allocate_within(60, 112, 176)->begin, 112u);
+  EXPECT_FALSE(ranges.allocate_within(16, 1024, 1024));
+  EXPECT_FALSE(ranges.allocate_within(~0ull, 0, 1024));
+  EXPECT_EQ(ranges.free_total(), 1024u - 16 - 32 - 32 - 64);
+}
+
 TEST(RangeAllocator, AgreesWithAModelOverRandomCalls) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     test::SeededRandom random(seed);
