@@ -67,7 +67,7 @@ struct Rank::State {
   Result<void> make_engine(Member& member);
   /// Its name on this rank, in the working directory of now. Empty for an empty one.
   [[nodiscard]] Result<std::filesystem::path> file_of_rank(std::filesystem::path file) const;
-  Result<void> make_monitor();
+  Result<void> judge_files();
   void end_step(const StepOutcome& outcome);
   [[nodiscard]] RunReport report(bool with_changes) const;
   Result<void> save_report(bool with_changes);
@@ -122,7 +122,7 @@ Result<void> Rank::State::open() {
     PENSTOCK_TRY(check_batch_size(member.config, identity.ranks));
   }
   PENSTOCK_TRY(judge_directories());  // before a peer makes anything in its own
-  PENSTOCK_TRY(make_monitor());
+  PENSTOCK_TRY(judge_files());
   for (const Member& member : members) {
     if (member.group.agree) PENSTOCK_TRY(member.group.agree(describe_run(member.config, member.model)));
   }
@@ -131,6 +131,7 @@ Result<void> Rank::State::open() {
   PENSTOCK_TRY(make_runtime());
   for (Member& member : members) PENSTOCK_TRY(join(member));
   for (Member& member : members) PENSTOCK_TRY(make_engine(member));
+  PENSTOCK_TRY_ASSIGN(monitor, StepMonitor::create(options.config, options.identity.rank == 0, options.log));
   return report_file.empty() ? ok() : save_report(/*with_changes=*/false);  // a wrong name is told at once
 }
 
@@ -151,8 +152,9 @@ Result<void> of_report_file(Result<void> outcome) {
 
 }  // namespace
 
-Result<void> Rank::State::make_monitor() {
-  PENSTOCK_TRY_ASSIGN(monitor, StepMonitor::create(options.config, options.identity.rank == 0, options.log));
+/// Those that the run is to write. Makes nothing.
+Result<void> Rank::State::judge_files() {
+  PENSTOCK_TRY(StepMonitor::check(options.config, options.identity.rank == 0));
   const PenstockConfig& penstock = options.config.penstock;
   PENSTOCK_TRY_ASSIGN(report_file, file_of_rank(penstock.report_file));
   PENSTOCK_TRY_ASSIGN(timeline_file, file_of_rank(penstock.timeline_file));

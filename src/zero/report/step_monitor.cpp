@@ -1,6 +1,7 @@
 #include "zero/report/step_monitor.hpp"
 
 #include "base/notes.hpp"
+#include "zero/report/event_directory.hpp"
 
 #include <algorithm>
 #include <array>
@@ -50,6 +51,14 @@ Moved moved(const RunReport& report) {
 }
 
 }  // namespace
+
+Result<void> StepMonitor::check(const Config& config, bool leads) {
+  if (leads && config.csv_monitor.enabled)
+    PENSTOCK_TRY(check_event_directory(config.csv_monitor, "csv_monitor"));
+  if (leads && config.tensorboard.enabled)
+    PENSTOCK_TRY(check_event_directory(config.tensorboard, "tensorboard"));
+  return ok();
+}
 
 Result<StepMonitor> StepMonitor::create(const Config& config, bool leads, Log log) {
   if (!log) {

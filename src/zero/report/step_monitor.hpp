@@ -23,7 +23,9 @@ namespace penstock::zero {
 class StepMonitor {
  public:
   using Log = std::function<void(std::string_view line)>;
-  /// `leads`: whether it is rank 0, which alone writes. `config` outlives it. Empty `log`: standard error.
+  /// Judges the monitors' directories, and makes nothing. `leads`: whether it is rank 0, which alone writes.
+  [[nodiscard]] static Result<void> check(const Config& config, bool leads);
+  /// `config` outlives it. Empty `log`: standard error.
   ///
   /// Errors: those of making directories and files.
   [[nodiscard]] static Result<StepMonitor> create(const Config& config, bool leads, Log log);

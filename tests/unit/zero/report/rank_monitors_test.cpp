@@ -58,6 +58,19 @@ TEST(RankMonitors, WriteTheFiguresOfEachStepAndThoseOfTheTrainer) {
   EXPECT_NE(csv("Penstock_read_bytes"), "");
 }
 
+TEST(RankMonitors, MakeNothingForAStartThatIsRefused) {
+  const ScratchDirectory scratch;
+  Rank::Options refused = options(scratch);
+  refused.config.csv_monitor = {.enabled = true, .output_path = (scratch.path() / "csv").string()};
+  refused.config.tensorboard = {.enabled = true, .output_path = (scratch.path() / "tensorboard").string()};
+  refused.config.penstock.host_budget = ByteCount(4096);
+
+  ASSERT_FALSE(Rank::create(std::move(refused)));
+
+  EXPECT_FALSE(std::filesystem::exists(scratch.path() / "csv"));
+  EXPECT_FALSE(std::filesystem::exists(scratch.path() / "tensorboard"));
+}
+
 TEST(RankMonitors, RefuseNamesThatAreNone) {
   const ScratchDirectory scratch;
   const auto rank = initialized(options(scratch));
