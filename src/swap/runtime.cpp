@@ -9,7 +9,9 @@
 #include "tiers/store/tensor_slot.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,15 +22,25 @@ using tiers::TensorId;
 
 namespace {
 
-/// A file system's error would name no directory.
+/// A file system's error would name no directory. Two paths in one file would overwrite what the other has there.
 Result<void> check_directories(const std::vector<PathOptions>& paths) {
-  const auto empty = std::find_if(paths.begin(), paths.end(),
-                                  [](const PathOptions& path) { return path.directory.empty(); });
-  if (empty == paths.end()) return ok();
-  return Error::invalid_argument("Runtime::create")
-      .object("RuntimeOptions::paths[" + std::to_string(empty - paths.begin()) + "].directory")
-      .reason("it is empty")
-      .advice("name the directory of the swap file; \".\" is the current one");
+  std::set<std::filesystem::path> files;
+  for (const PathOptions& path : paths) {
+    const auto refused = [&](const char* member) {
+      return Error::invalid_argument("Runtime::create")
+          .object("RuntimeOptions::paths[" + std::to_string(&path - paths.data()) + "]." + member);
+    };
+    if (path.directory.empty()) {
+      return refused("directory")
+          .reason("it is empty")
+          .advice("name the directory of the swap file; \".\" is the current one");
+    }
+    if (path.file_name.empty()) continue;
+    const std::filesystem::path file = path.directory / path.file_name;
+    if (files.insert(file.lexically_normal()).second) continue;
+    return refused("file_name").reason("it is the file of another path too").got(file.string());
+  }
+  return ok();
 }
 
 /// Where a path is left out, the numbers of those behind it change. Nothing overwrites what is pinned in its file.

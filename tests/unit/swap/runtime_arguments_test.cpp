@@ -5,6 +5,7 @@
 #include "unit/swap/runtime_fixture.hpp"
 
 #include <gtest/gtest.h>
+#include <filesystem>
 #include <functional>
 #include <string>
 
@@ -174,6 +175,20 @@ TEST(RuntimeCreate, NamesThePathWithoutADirectory) {
     EXPECT_NE(runtime.error().message().find("RuntimeOptions::paths[1].directory"), std::string::npos)
         << runtime.error().message();
   }
+}
+
+TEST(RuntimeCreate, RefusesTwoPathsInOneFile) {
+  const penstock::test::ScratchDirectory directory;
+  const PathOptions one{.directory = directory.path(), .capacity = 1_MiB, .file_name = "swap"};
+  PathOptions other = one;
+  other.directory = directory.path() / ".";
+  const auto runtime = Runtime::create({.host_budget = 64_KiB, .paths = {one, other}});
+  ASSERT_FALSE(runtime);
+  EXPECT_NE(runtime.error().message().find("RuntimeOptions::paths[1].file_name"), std::string::npos)
+      << runtime.error().message();
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+  other.file_name = "other";
+  EXPECT_TRUE(Runtime::create({.host_budget = 64_KiB, .paths = {one, other}}));
 }
 
 TEST_F(RuntimeArguments, RefusesToAddATensorOfAnySizeThatHasNoRoomOrWithAnExtentOfTheCaller) {
