@@ -12,6 +12,7 @@ void bind_files(nanobind::module_& module);
 void bind_host_memory(nanobind::module_& module);
 void bind_optimizer(nanobind::module_& module);
 void bind_runtime(nanobind::module_& module);
+void bind_tensor(nanobind::module_& module);
 void bind_tile_state(nanobind::module_& module);
 void bind_tile_steps(nanobind::module_& module);
 

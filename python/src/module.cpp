@@ -16,6 +16,7 @@ NB_MODULE(_core, module) {
   penstock::python::bind_files(module);
   penstock::python::bind_host_memory(module);
   penstock::python::bind_optimizer(module);
+  penstock::python::bind_tensor(module);
   penstock::python::bind_runtime(module);
   penstock::python::bind_tile_state(module);
   penstock::python::bind_tile_steps(module);
