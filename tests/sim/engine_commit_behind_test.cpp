@@ -76,6 +76,40 @@ TEST(EngineCommitBehind, CopiesWhileTheNextStepGoesOn) {
   }
 }
 
+// One rank abandons a step before its end, while the other one completes the commit in step().
+TEST(EngineCommitBehind, IsInProgressOnAllRanksAfterOneHasAbandonedTheStep) {
+  for (const bool finished_before_the_next_attempt : {false, true}) {
+    SCOPED_TRACE(finished_before_the_next_attempt);
+    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      const RunOptions plain = random_continued_run(seed, 2);
+      const RunResult whole = train(plain);
+      ASSERT_FALSE(whole.error) << whole.error->message();
+      const ScratchDirectory scratch;
+      RunOptions options = plain;
+      options.config.penstock.update_in_backward = false;
+      make_durable(options, {scratch.path() / "run"}, Commits::behind);
+      if (!finished_before_the_next_attempt) {
+        options.without_leases = [commit = options.without_leases](
+                                     Engine& engine, const RunOptions::ProgramPoint& point) -> Result<void> {
+          return point.attempt > 0 ? ok() : commit(engine, point);
+        };
+      }
+      options.trainer_error = [](const RunOptions::ProgramPoint& point) {
+        const bool here = point.rank == 1 && point.step == 2 && point.attempt == 0 &&
+                          point.place == RunOptions::ProgramPoint::Place::before_step;
+        return here ? std::optional(ErrorCode::interrupted) : std::nullopt;
+      };
+
+      const RunResult result = train(options);
+
+      ASSERT_FALSE(result.error) << result.error->message();
+      EXPECT_EQ(result.interruptions.size(), 2u);
+      EXPECT_EQ(result.digest, whole.digest);
+    }
+  }
+}
+
 // Gathers of the next forward wait for the update, which has stopped.
 TEST(EngineCommitBehind, ReturnsTheErrorOfTheUpdateBesideGathersThatWaitForIt) {
   std::string digests[2];

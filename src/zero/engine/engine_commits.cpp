@@ -290,12 +290,16 @@ Result<void> EngineCommits::make_durable(Pending& commit) {
 void EngineCommits::complete() {
   if (!pending_ || !pending_->started || pending_->outcome) return;
   const TimePoint began = Clock::steady().now();
-  pending_->outcome = complete(*pending_);
-  if (auto& report = *pending_->outcome) {
-    const TimePoint now = Clock::steady().now();
-    report->stall += now - began;
-    report->duration = now - pending_->began;
+  auto outcome = complete(*pending_);
+  const TimePoint now = Clock::steady().now();
+  if (outcome) {
+    outcome->stall += now - began;
+    outcome->duration = now - pending_->began;
+  } else if (context_.interruption) {
+    pending_->report.stall += now - began;
+    return;  // before the first agreement: the rank that has abandoned the step has its commit still
   }
+  pending_->outcome = std::move(outcome);
 }
 
 Result<CommitReport> EngineCommits::take_outcome() {

@@ -70,10 +70,10 @@ class EngineCommits {
   /// has ended; with its error the commit fails.
   void start(const Result<void>& updated = ok());
   /// Completes the commit that was started: nothing reads the states any more, and no bytes of the one before are kept,
-  /// so that the disk needs no room for three. Does nothing without such a commit. Collective. No gather is in flight.
-  /// Blocks.
+  /// so that the disk needs no room for three. Does nothing without such a commit. Where a rank abandons the step
+  /// meanwhile, it is in progress as before, on all ranks. Collective. No gather is in flight. Blocks.
   void complete();
-  /// Precondition: complete() was called.
+  /// Precondition: complete() was called, and was not interrupted.
   ///
   /// Errors, on all ranks: no_space, deadline_exceeded and io, of the files; those of the stores and of the device. The
   /// last commit is as it was, and another one can be begun.
