@@ -68,6 +68,8 @@ Result<void> check_states(const TileStates& states, const OptimizerTile& tile) {
   PENSTOCK_TRY(check_apart("restore_tile", "master", states.master, tile));
   PENSTOCK_TRY(check_apart("restore_tile", "first_moment", states.first_moment, tile));
   PENSTOCK_TRY(check_apart("restore_tile", "second_moment", states.second_moment, tile));
+  const bool has_fp32 = tile.format == StateFormat::fp32 || tile.format == StateFormat::moments;
+  if (states.may_be_non_finite && has_fp32) return ok();
   PENSTOCK_TRY(check_values("first_moment", states.first_moment, "a finite number",
                             [](float value) { return std::isfinite(value); }));
   const bool any_sign = is_custom(tile.optimizer);

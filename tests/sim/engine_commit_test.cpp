@@ -7,9 +7,11 @@
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -61,6 +63,52 @@ TEST(EngineCommit, IsContinuedWithTheBitsOfARunThatNeverStopped) {
     EXPECT_EQ(first.above_prediction, std::vector<std::string>{});
     EXPECT_EQ(second.above_prediction, std::vector<std::string>{});
   }
+}
+
+/// `options` goes on after two steps as if it had never stopped, although a value is not finite then.
+void expect_continued_with_note(const RunOptions& options) {
+  const RunResult whole = train(options);
+  ASSERT_FALSE(whole.error) << whole.error->message();
+  const ScratchDirectory scratch;
+  const RunResult first = train(first_part(durable(options, scratch.path() / "run"), 2));
+  ASSERT_FALSE(first.error) << first.error->message();
+  RunOptions rest = second_part(durable(options, scratch.path() / "run"), 2);
+  std::atomic<bool> noted = false;
+  rest.restore = [&noted](Engine& engine) -> Result<void> {
+    PENSTOCK_TRY_ASSIGN(const auto resumed, engine.resume());
+    EXPECT_TRUE(resumed);
+    for (const std::string& note : resumed ? resumed->notes : std::vector<std::string>())
+      noted = noted || note.find("not finite") != std::string::npos;
+    return ok();
+  };
+
+  const RunResult second = train(rest);
+
+  ASSERT_FALSE(second.error) << second.error->message();
+  EXPECT_EQ(second.digest, whole.digest);
+  EXPECT_TRUE(noted);
+}
+
+TEST(EngineCommit, WithNumbersThatAreNotFiniteIsContinuedAsTheRunGoesOn) {
+  for (const RunFormat& format :
+       {RunFormat{cpu_adam::StateFormat::fp32}, RunFormat{cpu_adam::StateFormat::fp32, DType::fp32}}) {
+    SCOPED_TRACE(to_string(format.parameters));
+    RunOptions options{.steps = 4};
+    options.config.offload_param.device = options.config.offload_optimizer.device = OffloadDevice::nvme;
+    format.set(options.config);
+    options.config.penstock.non_finite_gradients = NonFiniteGradients::as_deepspeed;
+    options.gradient_scale = [](std::uint32_t step, std::uint32_t) {
+      return step == 1 ? std::numeric_limits<float>::infinity() : 1.0f;
+    };
+    expect_continued_with_note(options);
+  }
+}
+
+TEST(EngineCommit, WithMastersThatAreInfiniteInFp16IsContinuedAsTheRunGoesOn) {
+  RunOptions options{.steps = 4};
+  options.config.dtype = options.config.grad_accum_dtype = DType::fp16;
+  options.config.optimizer.learning_rate = 1e5;
+  expect_continued_with_note(options);
 }
 
 TEST(EngineCommit, IsContinuedByOtherRanksStagesTiersAndFormats) {

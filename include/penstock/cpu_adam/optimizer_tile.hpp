@@ -82,6 +82,8 @@ Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const O
 /// Spans are owned by the caller.
 struct TileStates {
   std::span<const float> master, first_moment, second_moment;
+  /// Moments of tiles that hold them in fp32 may be infinite or no numbers, as a step can leave them.
+  bool may_be_non_finite = false;
 };
 /// Fills a tile with `states` and writes the parameter; tile.gradient is ignored. States that read_states() returned
 /// for a tile of this format are restored exactly: read_states() returns them again, and every later step has the
@@ -89,8 +91,8 @@ struct TileStates {
 /// represent is rounded to nearest; one that becomes infinite is reported by the next step.
 ///
 /// Returns when the tile is filled. Errors, before anything is written: as adam_step; invalid_argument, for a span that
-/// does not hold tile.elements values (none, of a state that the optimizer does not keep), a moment that is not finite
-/// or, unless is_custom(), a negative second moment.
+/// does not hold tile.elements values (none, of a state that the optimizer does not keep), a moment that is not finite,
+/// unless it may be so, or, unless is_custom(), a negative second moment.
 Result<void> restore_tile(const TileStates& states, const OptimizerTile& tile,
                           parallel::Workers* workers = nullptr);
 

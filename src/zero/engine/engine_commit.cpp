@@ -1,8 +1,12 @@
 // The calls of the engine that make a run durable and continue it: commit, resume.
 
+#include "base/notes.hpp"
 #include "zero/engine/engine_state.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string>
 #include <utility>
 
 namespace penstock::zero {
@@ -117,6 +121,7 @@ Result<CommitReport> EngineState::end_commit() {
   commits_->start(updated);
   commits_->complete();
   if (context_.failure) return *context_.failure;
+  if (context_.interruption) return *context_.interruption;
   return commits_->take_outcome();
 }
 
@@ -184,10 +189,22 @@ Result<Manifest> EngineState::restore_own(const char* operation, const RankDirec
   const std::uint32_t engine = options_.engine_number;
   PENSTOCK_TRY_ASSIGN(Manifest manifest, manifest_of(where, engine, commit));
   PENSTOCK_TRY_ASSIGN(CommittedStates states, states_of(context_, where, engine, commit, manifest));
-  PENSTOCK_TRY(
-      restore(operation, manifest.completed_steps,
-              [&states](ParameterId parameter, cpu_adam::StateKind kind, std::uint64_t first,
-                        std::span<float> values) { return states.read(parameter, kind, first, values); }));
+  std::optional<Error> wrong;
+  // The run went on with such values, and has no other commit.
+  const auto note = [&](Error error, float value) -> Result<void> {
+    const bool goes_on = std::isfinite(value) || !options_.config.skips_non_finite_gradients();
+    if (manifest.dtype != options_.config.dtype || !goes_on) return error;
+    if (!wrong) wrong = std::move(error);
+    return ok();
+  };
+  PENSTOCK_TRY(restore(
+      operation, manifest.completed_steps,
+      [&states](ParameterId parameter, cpu_adam::StateKind kind, std::uint64_t first,
+                std::span<float> values) { return states.read(parameter, kind, first, values); },
+      note));
+  if (wrong)
+    resumed.notes.push_back("a value that is not finite in the parameters' type was committed: " +
+                            first_line(*wrong));
   if (step_.loss_scaler().is_dynamic()) PENSTOCK_TRY(step_.loss_scaler().restore(manifest.loss_scaler));
   resumed.notes.insert(resumed.notes.end(), states.notes().begin(), states.notes().end());
   return manifest;

@@ -62,6 +62,8 @@ class EngineState : private FlatResidency::Effects {
   /// Begins a call, which ends with the result. Errors: failed_state, while another call runs. Safe from any thread.
   [[nodiscard]] Result<Call> enter(const char* operation);
   Result<void> initialize(const Fill& fill);
+  /// What becomes of the error of a value with which no run gets better: it is returned, or ok().
+  using JudgeValue = std::function<Result<void>(Error error, float value)>;
   Result<void> restore(std::uint64_t step, const StateSource& source);
   Result<void> read_states(const StateSink& sink);
   [[nodiscard]] std::uint64_t completed_steps() const { return context_.completed_steps; }
@@ -183,7 +185,8 @@ class EngineState : private FlatResidency::Effects {
                                const FoundManifest& commit, Resumed& resumed);
 
   // parameter_states.cpp
-  Result<void> restore(const char* operation, std::uint64_t step, const StateSource& source);
+  Result<void> restore(const char* operation, std::uint64_t step, const StateSource& source,
+                       const JudgeValue& judge);
   Result<void> visit_states(std::span<const cpu_adam::StateKind> kinds, const StateSink& sink);
   Result<void> add_sums_of_peers(ParameterDigest& digest);
 

@@ -110,7 +110,8 @@ Result<void> OffloadedOptimizer::restore_tile(const FlatState& flat, TileState& 
       values[kind].assign(piece.elements.value(), 0.0f);
       PENSTOCK_TRY(source(*flat.layout, all_states[kind], begin, values[kind]));
     }
-    PENSTOCK_TRY(cpu_adam::restore_tile({values[0], values[1], values[2]}, piece, options_.workers));
+    const cpu_adam::TileStates states{values[0], values[1], values[2], !options_.checks_finite};
+    PENSTOCK_TRY(cpu_adam::restore_tile(states, piece, options_.workers));
     PENSTOCK_TRY(state.write_back());
     PENSTOCK_TRY(shard.write_back());
     first += piece.elements;

@@ -40,9 +40,10 @@ std::optional<float> least_infinite(DType dtype) {
   return std::nullopt;
 }
 
-/// Values of a state that a run can go on with: a finite one, and a master whose parameter is finite.
-Result<void> check_finite(const char* operation, const ParameterLayout& parameter, const Config& config,
-                          cpu_adam::StateKind kind, std::uint64_t first, std::span<const float> values) {
+/// Judges the first value with which no run gets better: one that is not finite, or a master whose parameter is not.
+Result<void> judge_values(const char* operation, const ParameterLayout& parameter, const Config& config,
+                          cpu_adam::StateKind kind, std::uint64_t first, std::span<const float> values,
+                          const EngineState::JudgeValue& judge) {
   const bool squared =
       kind == cpu_adam::StateKind::second_moment && !cpu_adam::is_custom(config.optimizer.type);
   const auto limit =
@@ -59,11 +60,16 @@ Result<void> check_finite(const char* operation, const ParameterLayout& paramete
       Error::invalid_argument(operation)
           .object(std::string(to_string(kind)) + " of " + parameter.name + ", element " + std::to_string(at))
           .got(number_text(*bad));
-  if (squared) return std::move(error).wanted("a finite number, 0 or more");
-  if (!std::isfinite(*bad)) return std::move(error).wanted("a finite number");
-  return std::move(error)
-      .wanted("a number that is finite in " + std::string(to_string(config.dtype)))
-      .advice("train in bf16 or fp32, or scale the model's values");
+  if (squared) return judge(std::move(error).wanted("a finite number, 0 or more"), *bad);
+  if (!std::isfinite(*bad)) return judge(std::move(error).wanted("a finite number"), *bad);
+  return judge(std::move(error)
+                   .wanted("a number that is finite in " + std::string(to_string(config.dtype)))
+                   .advice("train in bf16 or fp32, or scale the model's values"),
+               *bad);
+}
+
+Result<void> refuse(Error error, float) {
+  return error;
 }
 
 }  // namespace
@@ -71,24 +77,27 @@ Result<void> check_finite(const char* operation, const ParameterLayout& paramete
 Result<void> EngineState::initialize(const Fill& fill) {
   PENSTOCK_TRY(check_callable("Engine::initialize", "fill", fill));
   PENSTOCK_TRY(check_new_run("Engine::initialize"));
-  PENSTOCK_TRY(restore("Engine::initialize", 0,
-                       [&](ParameterId parameter, cpu_adam::StateKind kind, std::uint64_t first,
-                           std::span<float> values) -> Result<void> {
-                         if (kind == cpu_adam::StateKind::master) fill(parameter, first, values);
-                         return ok();
-                       }));
+  PENSTOCK_TRY(restore(
+      "Engine::initialize", 0,
+      [&](ParameterId parameter, cpu_adam::StateKind kind, std::uint64_t first,
+          std::span<float> values) -> Result<void> {
+        if (kind == cpu_adam::StateKind::master) fill(parameter, first, values);
+        return ok();
+      },
+      refuse));
   if (commits_) commits_->adopt({});
   return ok();
 }
 
 Result<void> EngineState::restore(std::uint64_t step, const StateSource& source) {
   PENSTOCK_TRY(check_new_run("Engine::restore"));
-  PENSTOCK_TRY(restore("Engine::restore", step, source));
+  PENSTOCK_TRY(restore("Engine::restore", step, source, refuse));
   if (commits_) commits_->adopt({});
   return ok();
 }
 
-Result<void> EngineState::restore(const char* operation, std::uint64_t step, const StateSource& source) {
+Result<void> EngineState::restore(const char* operation, std::uint64_t step, const StateSource& source,
+                                  const JudgeValue& judge) {
   PENSTOCK_TRY(check_callable(operation, "source", source));
   if (constexpr std::uint64_t most = std::uint64_t{1} << 62;
       step > most) {  // the steps after it have numbers too
@@ -104,7 +113,7 @@ Result<void> EngineState::restore(const char* operation, std::uint64_t step, con
   const auto checked = [&](ParameterId id, cpu_adam::StateKind kind, std::uint64_t first,
                            std::span<float> values) -> Result<void> {
     PENSTOCK_TRY(source(id, kind, first, values));
-    return check_finite(operation, options_.model.parameter(id), options_.config, kind, first, values);
+    return judge_values(operation, options_.model.parameter(id), options_.config, kind, first, values, judge);
   };
   PENSTOCK_TRY(optimizer_.restore(
       context_.flats, context_.communicator.rank(), step,

@@ -47,7 +47,8 @@ struct Resumed {
   std::uint32_t ranks = 0;        ///< of the run that committed
   std::vector<std::byte> client;  ///< what the trainer has passed to commit()
   /// What was not as it should be, one line each: later generations that are damaged or incomplete; optimizer groups
-  /// and shapes of parameters that differ from the committed ones.
+  /// and shapes of parameters that differ from the committed ones; values that are not finite, or become infinite in
+  /// the parameters' type, with which the run has committed.
   std::vector<std::string> notes;
 };
 
