@@ -137,6 +137,12 @@ std::optional<Error> ControlServer::disagreement(const Hello& hello) const {
         .advice("install the same build on every host");
   }
   const Member& member = members_[hello.rank];
+  if (member.left) {
+    return error(ErrorCode::failed_state)
+        .reason("rank " + std::to_string(hello.rank) + " has left the job, and none comes in its place")
+        .object(name_of(member.hello) + " and " + name_of(hello))
+        .advice("end the other ranks, and start all of them again");
+  }
   if (!member.connection) return std::nullopt;
   return error(ErrorCode::already_exists)
       .reason("two processes are rank " + std::to_string(hello.rank))

@@ -246,6 +246,22 @@ TEST(ControlJob, LetsARankLeaveThatNoOtherWaitsFor) {
   expect_failure(job, {"rank 2 (host1, process 102) has left, and others still wait for it"});
 }
 
+TEST(ControlJob, RefusesAProcessInThePlaceOfARankThatHasLeft) {
+  ControlJob job(3, 1);
+  job.bring_together();
+  job.ranks[2].client->leave();
+  job.settle();
+  job.kill(2);
+  job.settle();
+
+  job.server.received(job.connect_stranger(), encode(job.hello(2)));
+  job.pass(20s);
+
+  EXPECT_TRUE(contains(job.messages(), "rank 2 has left the job")) << job.messages();
+  EXPECT_EQ(job.failure(0), "");
+  EXPECT_EQ(job.failure(1), "");
+}
+
 TEST(ControlJob, FailsWhereARankLeavesThatOthersWaitFor) {
   ControlJob job(3, 1);
   job.bring_together();
