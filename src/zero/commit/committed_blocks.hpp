@@ -31,10 +31,16 @@ class PageBuffer {
   ByteCount size_;
 };
 
+/// Verifies `bytes`, those of `tensor` from `begin` on, whole blocks but for the last one. `name` is the file's.
+///
+/// Errors: corrupted, with the file, the offset and the block.
+Result<void> verify_blocks(const std::string& name, const CommittedTensor& tensor, ByteCount begin,
+                           HostSpan bytes);
+
 /// Reads `size` bytes of `tensor` from `begin` on, whole blocks but for the last one, into `buffer`, and verifies them.
 /// `name` is the file's. Returns the part of the buffer that they are in. Blocks.
 ///
-/// Errors: corrupted, with the file, the offset and the block; those of File::read().
+/// Errors: those of verify_blocks() and File::read().
 [[nodiscard]] Result<HostSpan> read_blocks(const tiers::File& file, const std::string& name,
                                            const CommittedTensor& tensor, ByteCount begin, ByteCount size,
                                            const PageBuffer& buffer);

@@ -1,6 +1,8 @@
 #include "zero/commit/committed_states.hpp"
 
 #include "kernels/host_kernels.hpp"
+#include "tiers/io/bounded_call.hpp"
+#include "zero/layout/padded.hpp"
 #include "zero/layout/tiles.hpp"
 
 #include <algorithm>
@@ -12,6 +14,7 @@ namespace penstock::zero {
 
 namespace {
 
+constexpr const char* reading = "CommittedStates::read";
 constexpr std::size_t windows_max = 6;  // a range of elements is in two tiles and two shards at most
 
 struct Named {
@@ -49,6 +52,13 @@ std::vector<std::string> shape_notes(const std::vector<Named>& committed, const 
   return notes;
 }
 
+/// Of a manifest that verifies, but was not written by a run.
+Error lacks_elements(std::string tensor) {
+  return Error(ErrorCode::corrupted, reading)
+      .object(std::move(tensor))
+      .reason("the manifest has fewer bytes of it than its elements take");
+}
+
 Error other_model(std::string object) {
   return Error::invalid_argument("CommittedStates::open")
       .object(std::move(object))
@@ -58,9 +68,11 @@ Error other_model(std::string object) {
 
 }  // namespace
 
-CommittedStates::CommittedStates(tiers::FileSystem& files, Manifest manifest, LoadManifest load)
+CommittedStates::CommittedStates(tiers::FileSystem& files, Manifest manifest, LoadManifest load,
+                                 TimePoint deadline)
     : files_(files),
       load_(std::move(load)),
+      deadline_(deadline),
       model_(manifest.model),
       shards_(model_, manifest.ranks),
       dtype_(manifest.dtype),
@@ -70,7 +82,8 @@ CommittedStates::CommittedStates(tiers::FileSystem& files, Manifest manifest, Lo
 }
 
 Result<CommittedStates> CommittedStates::open(tiers::FileSystem& files, Manifest manifest, LoadManifest load,
-                                              const ModelLayout& model, cpu_adam::Optimizer optimizer) {
+                                              const ModelLayout& model, cpu_adam::Optimizer optimizer,
+                                              TimePoint deadline) {
   const auto committed = parameters_in_order(manifest.model), own = parameters_in_order(model);
   if (committed.size() != own.size()) {
     return other_model("the number of parameters")
@@ -91,7 +104,7 @@ Result<CommittedStates> CommittedStates::open(tiers::FileSystem& files, Manifest
         .advice("resume with the optimizer that was committed, or name another durable directory");
   }
   std::vector<std::string> notes = shape_notes(committed, own);
-  CommittedStates states(files, std::move(manifest), std::move(load));
+  CommittedStates states(files, std::move(manifest), std::move(load), deadline);
   states.notes_ = std::move(notes);
   std::uint32_t number = 0;
   for (const UnitLayout& unit : model.units) {
@@ -132,7 +145,7 @@ Result<const CommittedTensor*> CommittedStates::find(const RankTensors& from, co
         [](std::uint64_t at, const CommittedTensor* tensor) { return at < tensor->key.first; });
     if (after != list.begin() && element - (*--after)->key.first < (*after)->key.count) return *after;
   }
-  return Error(ErrorCode::corrupted, "CommittedStates::read")
+  return Error(ErrorCode::corrupted, reading)
       .object(flat.name + ", element " + std::to_string(element))
       .reason("the manifest of rank " + std::to_string(from.manifest.rank) + " lacks its " +
               std::string(to_string(contents)));
@@ -143,20 +156,30 @@ Result<CommittedStates::Window> CommittedStates::load(RankTensors& from, const C
   const std::string& name = from.manifest.files[tensor.file];
   auto file = from.files.find(tensor.file);
   if (file == from.files.end()) {
-    PENSTOCK_TRY_ASSIGN(auto opened, files_.open_to_read(name, tiers::DirectIo::preferred));
-    file = from.files.emplace(tensor.file, std::move(opened)).first;
+    PENSTOCK_TRY_ASSIGN(auto opened,
+                        tiers::bounded_call<tiers::File>(reading, name, deadline_, [&files = files_, name] {
+                          return files.open_to_read(name, tiers::DirectIo::preferred);
+                        }));
+    file = from.files.emplace(tensor.file, std::make_shared<tiers::File>(std::move(opened))).first;
   }
   const ByteCount size = std::min(tensor.block * window_blocks, tensor.size - begin);
-  Window window{.tensor = &tensor, .begin = begin, .memory = std::move(memory)};
-  if (window.memory.bytes().size() < size) {
-    PENSTOCK_TRY_ASSIGN(window.memory, PageBuffer::create(size));
+  if (memory.bytes().size() < size) {
+    PENSTOCK_TRY_ASSIGN(memory, PageBuffer::create(size));
   }
-  PENSTOCK_TRY_ASSIGN(window.bytes, read_blocks(file->second, name, tensor, begin, size, window.memory));
+  const auto into = std::make_shared<PageBuffer>(std::move(memory));
+  PENSTOCK_TRY(tiers::bounded_call<void>(
+      reading, name, deadline_, [file = file->second, into, offset = tensor.offset + begin, size] {
+        return file->read(offset, into->bytes().subspan({}, round_up(size, extent_alignment)));
+      }));
+  Window window{.tensor = &tensor, .begin = begin, .memory = std::move(*into)};
+  window.bytes = window.memory.bytes().subspan({}, size);
+  PENSTOCK_TRY(verify_blocks(name, tensor, begin, window.bytes));
   return window;
 }
 
 Result<HostSpan> CommittedStates::bytes_from(RankTensors& from, const CommittedTensor& tensor,
                                              ByteCount begin) {
+  if (begin >= tensor.size) return lacks_elements(to_string(tensor.key));
   const ByteCount length = tensor.block * window_blocks;
   const ByteCount window_begin = length * (begin / length);
   auto found = std::find_if(windows_.begin(), windows_.end(), [&](const Window& window) {
@@ -186,7 +209,7 @@ Result<void> CommittedStates::copy_parameters(RankTensors& from, const FlatLayou
     PENSTOCK_TRY_ASSIGN(const CommittedTensor* const shard,
                         find(from, flat, tiers::Purpose::parameter_shard, position));
     if (shard->step != tile.step) {
-      return Error(ErrorCode::corrupted, "CommittedStates::read")
+      return Error(ErrorCode::corrupted, reading)
           .object(flat.name)
           .reason("the parameters and the optimizer state are from different steps")
           .wanted("step " + std::to_string(shard->step))
@@ -259,14 +282,13 @@ Result<void> CommittedStates::read(ParameterId parameter, cpu_adam::StateKind ki
   const ShardLayout::Place place = shards_.place(committed);
   const FlatLayout& flat = shards_.flats()[place.flat];
   if (flat.frozen && kind != cpu_adam::StateKind::master) {
-    return Error::invalid_argument("CommittedStates::read")
+    return Error::invalid_argument(reading)
         .object(model_.parameter(committed).name)
         .reason("the parameter was frozen when it was committed, and has no optimizer states")
         .advice("keep its group frozen, or begin a new run from its values");
   }
   std::uint64_t position = place.begin.value() + first;
   while (!values.empty()) {
-    const std::size_t before = values.size();
     PENSTOCK_TRY_ASSIGN(RankTensors* const from,
                         rank(static_cast<std::uint32_t>(position / flat.shard.value())));
     const std::uint64_t rank_end = (position / flat.shard.value() + 1) * flat.shard.value();
@@ -275,9 +297,9 @@ Result<void> CommittedStates::read(ParameterId parameter, cpu_adam::StateKind ki
     PENSTOCK_TRY(flat.frozen ? read_frozen(*from, flat, position, of_rank)
                              : read_tile(*from, flat, position, kind, of_rank));
     const std::size_t got = asked - of_rank.size();
+    if (got == 0) return lacks_elements(flat.name);
     values = values.subspan(got);
     position += got;
-    if (values.size() == before) break;
   }
   return ok();
 }

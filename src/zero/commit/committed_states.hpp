@@ -30,20 +30,20 @@ class CommittedStates {
   /// The manifest of the generation on another rank.
   using LoadManifest = std::function<Result<Manifest>(std::uint32_t rank)>;
 
-  /// `manifest`: of any rank. `files` outlives the object.
+  /// `manifest`: of any rank. `files` outlives the object, and calls of it that do not return within `deadline`.
   ///
   /// Errors: invalid_argument, naming what differs: another model, or another optimizer.
   [[nodiscard]] static Result<CommittedStates> open(tiers::FileSystem& files, Manifest manifest,
                                                     LoadManifest load, const ModelLayout& model,
-                                                    cpu_adam::Optimizer optimizer);
+                                                    cpu_adam::Optimizer optimizer, TimePoint deadline);
 
   /// What differs and changes no value, one line each: shapes of parameters.
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
 
   /// Values [first, first + values.size()) of one state of `parameter`, which is in the model of open().
   ///
-  /// Errors: corrupted, truncated and io, with the file and the offset; invalid_argument, for a moment of a parameter
-  /// that was frozen; those of LoadManifest.
+  /// Errors: corrupted, truncated and io, with the file and the offset; deadline_exceeded; invalid_argument, for a
+  /// moment of a parameter that was frozen; those of LoadManifest.
   Result<void> read(ParameterId parameter, cpu_adam::StateKind kind, std::uint64_t first,
                     std::span<float> values);
 
@@ -56,7 +56,7 @@ class CommittedStates {
   struct RankTensors {
     Manifest manifest;
     std::map<std::pair<std::uint32_t, std::uint32_t>, FlatTensors> flats;  // by unit and group
-    std::map<std::uint32_t, tiers::File> files;
+    std::map<std::uint32_t, std::shared_ptr<tiers::File>> files;
   };
   /// Blocks of a tensor that were read and verified.
   struct Window {
@@ -66,7 +66,7 @@ class CommittedStates {
     HostSpan bytes;
   };
 
-  CommittedStates(tiers::FileSystem& files, Manifest manifest, LoadManifest load);
+  CommittedStates(tiers::FileSystem& files, Manifest manifest, LoadManifest load, TimePoint deadline);
   [[nodiscard]] Result<RankTensors*> rank(std::uint32_t number);
   [[nodiscard]] Result<const CommittedTensor*> find(const RankTensors& from, const FlatLayout& flat,
                                                     tiers::Purpose contents, std::uint64_t element) const;
@@ -85,6 +85,7 @@ class CommittedStates {
 
   tiers::FileSystem& files_;
   LoadManifest load_;
+  TimePoint deadline_;
   ModelLayout model_;  // that was committed
   ShardLayout shards_;
   DType dtype_;

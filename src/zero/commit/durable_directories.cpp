@@ -3,6 +3,7 @@
 #include "base/notes.hpp"
 #include "tiers/io/bounded_call.hpp"
 #include "zero/commit/checkpoint_directory.hpp"
+#include "zero/commit/small_files.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -38,7 +39,7 @@ Result<void> check_lasts(const Options& options, const fs::path& directory) {
   return bounded<void>(options, directory, [files = options.files, directory]() -> Result<void> {
     std::string type = files->type_name(directory);
     // The run may have to make it.
-    if (type == "unknown") type = files->type_name((directory / "").parent_path().parent_path());
+    if (type == "unknown") type = files->type_name(directory_above(directory));
     if (type != "tmpfs") return ok();
     return Error::unsupported(operation)
         .object(directory.string())

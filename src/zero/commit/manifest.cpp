@@ -128,6 +128,11 @@ Result<void> check(const std::string& name, const Manifest& manifest) {
         tensor.key.role != tiers::Purpose::parameter_shard)
       return contradicts(which + " holds neither optimizer states nor parameters");
     if (tensor.size.is_zero() || tensor.block.is_zero()) return contradicts(which + " has no bytes");
+    constexpr ByteCount block_max(std::uint64_t{1} << 40);
+    if (tensor.block > block_max) return contradicts(which + " has blocks of " + to_string(tensor.block));
+    constexpr std::uint64_t elements_max = ModelLayout::model_elements_max.value();
+    if (tensor.key.first > elements_max || tensor.key.count > elements_max)
+      return contradicts(which + " has elements that no model has");
     const std::uint64_t blocks = (tensor.size.value() - 1) / tensor.block.value() + 1;
     if (tensor.checksums.size() != blocks) {
       return contradicts(which + " has " + std::to_string(tensor.checksums.size()) + " checksums for " +

@@ -4,11 +4,16 @@
 
 namespace penstock::zero {
 
+std::filesystem::path directory_above(const std::filesystem::path& directory) {
+  const std::filesystem::path above = (directory / "").lexically_normal().parent_path().parent_path();
+  return above.empty() ? "." : above;
+}
+
 Result<void> ensure_directory(tiers::FileSystem& files, const std::filesystem::path& path) {
   auto made = files.create_directory(path);
   if (!made && made.error().code() != ErrorCode::already_exists) return made;
   // One that is there may have been made by a process that was killed before it could sync.
-  return files.sync_directory(path.parent_path().empty() ? "." : path.parent_path());
+  return files.sync_directory(directory_above(path));
 }
 
 Result<void> remove_if_there(tiers::FileSystem& files, const std::filesystem::path& name) {

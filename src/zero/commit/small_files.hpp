@@ -27,6 +27,9 @@ template <class Number>
   return number;
 }
 
+/// The one that has the name of `directory`, which may end in "/"; "." for a relative name alone.
+[[nodiscard]] std::filesystem::path directory_above(const std::filesystem::path& directory);
+
 /// Makes a directory, if it is not there, and its name durable.
 Result<void> ensure_directory(tiers::FileSystem& files, const std::filesystem::path& path);
 

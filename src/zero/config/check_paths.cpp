@@ -4,6 +4,7 @@
 #include "base/start_thread.hpp"
 #include "tiers/io/bounded_call.hpp"
 #include "tiers/io/file_errors.hpp"
+#include "zero/commit/small_files.hpp"
 
 #include <penstock/tiers/io/file_system.hpp>
 
@@ -47,11 +48,6 @@ Refusal examine(const std::filesystem::path& directory, bool must_last) {
   if (file) return {};
   if (const int failure = file.error().os_error(); failure != 0) return refusal("cannot be written", failure);
   return {"is on a file system that creates no files", "name a directory on a drive"};
-}
-
-std::filesystem::path above(const std::filesystem::path& directory) {
-  const std::filesystem::path parent = (directory / "").lexically_normal().parent_path().parent_path();
-  return parent.empty() ? "." : parent;
 }
 
 Refusal refusal_of(const std::filesystem::path& directory, bool must_last, TimePoint deadline) {
@@ -99,7 +95,7 @@ Result<void> Config::check_paths() const {
   for (const std::filesystem::path& directory : penstock.durable_directories) {
     const std::string key = "penstock.durable_directory";
     if (refusal_of_known(directory).is_missing) {
-      check(key, above(directory), directory);
+      check(key, directory_above(directory), directory);
     } else {
       check(key, directory);
     }

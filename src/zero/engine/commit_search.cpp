@@ -124,7 +124,7 @@ Result<CommittedStates> states_of(const EngineContext& context, const RankDirect
         .reason("its manifest is of another commit");
   };
   return CommittedStates::open(*where.files, std::move(manifest), load, context.model,
-                               context.config.optimizer.type);
+                               context.config.optimizer.type, where.deadline);
 }
 
 }  // namespace penstock::zero

@@ -26,7 +26,7 @@ struct LayoutFile {
   /// Units and parameters of a file, at most.
   static constexpr std::uint64_t parameters_max = 1 << 20;
   /// Optimizer groups, at most.
-  static constexpr std::uint64_t groups_max = 64;
+  static constexpr std::uint64_t groups_max = 1 << 16;
 
   /// Strict: an unknown key is an error. `name` stands for the file's in messages.
   ///

@@ -3,11 +3,16 @@
 #include "base/number_text.hpp"
 #include "kernels/host_kernels.hpp"
 #include "zero/commit/committed_states.hpp"
+#include "zero/commit/rank_directory.hpp"
+#include "zero/commit/small_files.hpp"
 #include "zero/exchange/safetensors_writer.hpp"
 #include "zero/exchange/states_description.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cinttypes>
 #include <cmath>
+#include <cstdio>
 #include <span>
 #include <utility>
 
@@ -54,11 +59,20 @@ ByteCount bytes_of_all(const std::vector<TensorToWrite>& tensors) {
   return bytes;
 }
 
+/// Equal on all ranks, and in no other commit.
+std::string name_of_commit(const Manifest& manifest) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "%016" PRIx64 "%016" PRIx64 "%016" PRIx64, manifest.run[0],
+                manifest.run[1], manifest.attempt);
+  return text.data();
+}
+
 StatesDescription description_of(const Manifest& manifest) {
   StatesDescription description{.layout = manifest.model,
                                 .optimizer = manifest.optimizer,
                                 .completed_steps = manifest.completed_steps,
-                                .loss_scaler = manifest.loss_scaler};
+                                .loss_scaler = manifest.loss_scaler,
+                                .commit = name_of_commit(manifest)};
   description.layout.groups = manifest.groups;
   return description;
 }
@@ -76,8 +90,7 @@ Result<void> prepare_directory(tiers::FileSystem& files, const std::filesystem::
         .advice("name another directory, or remove this one");
   }
   PENSTOCK_TRY(files.create_directory(directory));
-  const auto above = directory.parent_path();
-  return files.sync_directory(above.empty() ? "." : above);
+  return files.sync_directory(directory_above(directory));
 }
 
 /// Copies the values of a commit into the tensors of two writers.
@@ -92,8 +105,15 @@ class Exporter {
     ExportReport report{.dtype = dtype_, .tensors = weights.count(), .bytes = weights.size()};
     std::optional<SafetensorsWriter> states;
     if (options_.states) {
-      PENSTOCK_TRY_ASSIGN(SafetensorsWriter made, create_writer("states", states_of(manifest_),
-                                                                description_of(manifest_).to_metadata()));
+      const auto metadata = description_of(manifest_).to_metadata();
+      if (const auto read = StatesDescription::from_metadata(metadata, "states"); !read) {
+        return Error::unsupported(operation)
+            .object("the layout of the model")
+            .reason("an import could not read it")
+            .note("cause   " + read.error().message())
+            .advice("export without states; give each unit of the model a name of its own");
+      }
+      PENSTOCK_TRY_ASSIGN(SafetensorsWriter made, create_writer("states", states_of(manifest_), metadata));
       states.emplace(std::move(made));
       report.tensors += states->count();
       report.bytes += states->size();
@@ -195,7 +215,8 @@ Result<ExportReport> export_commit(const std::vector<Manifest>& manifests, const
   const Manifest& first = manifests.front();
   const auto load = [&manifests](std::uint32_t rank) -> Result<Manifest> { return manifests[rank]; };
   PENSTOCK_TRY_ASSIGN(CommittedStates states,
-                      CommittedStates::open(*options.files, first, load, first.model, first.optimizer));
+                      CommittedStates::open(*options.files, first, load, first.model, first.optimizer,
+                                            RankDirectory::Options().deadline));
   return Exporter(first, std::move(states), options, options.dtype.value_or(first.dtype)).run();
 }
 

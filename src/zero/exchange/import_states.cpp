@@ -8,6 +8,7 @@
 #include <penstock/zero/rank.hpp>
 
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -63,9 +64,29 @@ Result<void> check_tensors(const Source& source) {
   return ok();
 }
 
+/// A directory may have files of two exports, where a copy of one over another has not ended.
+Result<void> check_one_export(std::span<const CheckpointFile> files) {
+  const auto& first = files.front().header.metadata;
+  for (const CheckpointFile& file : files) {
+    for (const auto& [key, value] : file.header.metadata) {
+      const auto same = first.find(key);
+      if (!key.starts_with("penstock.") || same == first.end() || same->second == value) continue;
+      constexpr std::size_t shown_max = 80;
+      return Error::invalid_argument(operation)
+          .object(file.path.string())
+          .reason("it is of another export than " + files.front().path.filename().string())
+          .wanted(key + " " + config::printable(same->second.substr(0, shown_max)))
+          .got(config::printable(value.substr(0, shown_max)))
+          .advice("bring together the files of one export");
+    }
+  }
+  return ok();
+}
+
 Result<Source> open_source(const ImportOptions& options) {
   PENSTOCK_TRY_ASSIGN(TensorFiles files, TensorFiles::open(options.states, "states"));
-  const CheckpointFile& first = files.first_file();
+  PENSTOCK_TRY(check_one_export(files.files()));
+  const CheckpointFile& first = files.files().front();
   PENSTOCK_TRY_ASSIGN(StatesDescription description,
                       StatesDescription::from_metadata(first.header.metadata, first.path.string()));
   if (options.layout) {

@@ -14,7 +14,7 @@ namespace penstock::zero::exchange {
 namespace {
 
 constexpr const char* operation = "StatesDescription::from_metadata";
-constexpr const char* version = "1";
+constexpr const char *version = "1", *commit_key = "penstock.commit";
 constexpr cpu_adam::Optimizer optimizers[] = {
     cpu_adam::Optimizer::adam,
     cpu_adam::Optimizer::lion,
@@ -151,13 +151,15 @@ std::map<std::string, std::string> StatesDescription::to_metadata() const {
   scaler["hysteresis"] = Json::Int64{loss_scaler.hysteresis};
   scaler["updates"] = Json::Int64{loss_scaler.updates};
   scaler["last_overflow"] = Json::Int64{loss_scaler.last_overflow};
-  return {{"format", "pt"},
-          {"penstock.version", version},
-          {"penstock.layout", estimate::LayoutFile::text(layout)},
-          {groups_key, compact(groups)},
-          {"penstock.optimizer", std::string(to_string(optimizer))},
-          {"penstock.step", std::to_string(completed_steps)},
-          {loss_scaler_key, compact(scaler)}};
+  std::map<std::string, std::string> metadata = {{"format", "pt"},
+                                                 {"penstock.version", version},
+                                                 {"penstock.layout", estimate::LayoutFile::text(layout)},
+                                                 {groups_key, compact(groups)},
+                                                 {"penstock.optimizer", std::string(to_string(optimizer))},
+                                                 {"penstock.step", std::to_string(completed_steps)},
+                                                 {loss_scaler_key, compact(scaler)}};
+  if (!commit.empty()) metadata[commit_key] = commit;
+  return metadata;
 }
 
 Result<StatesDescription> StatesDescription::from_metadata(const std::map<std::string, std::string>& metadata,
@@ -192,6 +194,8 @@ Result<StatesDescription> StatesDescription::from_metadata(const std::map<std::s
   description.optimizer = *found;
   PENSTOCK_TRY_ASSIGN(description.completed_steps, reader.count("penstock.step"));
   PENSTOCK_TRY_ASSIGN(description.loss_scaler, loss_scaler_of(reader));
+  if (const auto found_commit = metadata.find(commit_key); found_commit != metadata.end())
+    description.commit = found_commit->second;
   return description;
 }
 

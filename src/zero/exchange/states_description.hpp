@@ -20,6 +20,7 @@ struct StatesDescription {
   cpu_adam::Optimizer optimizer = cpu_adam::Optimizer::adam;
   std::uint64_t completed_steps = 0;
   LossScaler::State loss_scaler;
+  std::string commit;  ///< which one of which run it is; empty: not known
 
   [[nodiscard]] std::map<std::string, std::string> to_metadata() const;
   /// `file` is the file's name, for errors.

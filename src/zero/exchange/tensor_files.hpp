@@ -28,8 +28,8 @@ class TensorFiles {
   [[nodiscard]] bool contains(const std::string& name) const { return places_.contains(name); }
   /// Of all files, ascending.
   [[nodiscard]] std::vector<std::string> names() const;
-  /// Of the first file.
-  [[nodiscard]] const CheckpointFile& first_file() const { return files_.front(); }
+  /// At least one.
+  [[nodiscard]] std::span<const CheckpointFile> files() const { return files_; }
 
   /// Checks that there is a tensor `name` whose elements have an exact value in fp32 or may have one, F32, F16, BF16
   /// or F64, with this shape. An empty shape stands for any shape of `count` elements.

@@ -154,6 +154,10 @@ TEST(Manifest, RefusesContentsThatContradictEachOther) {
   refused("beyond", [](Manifest& m) { m.tensors[1].length = 1_B; });
   refused("no bytes", [](Manifest& m) { m.tensors[0].block = {}; });
   refused("no bytes", [](Manifest& m) { m.tensors[0].size = {}; });
+  refused("blocks of", [](Manifest& m) {
+    m.tensors[0].block = ByteCount(std::uint64_t{1} << 59);  // times the blocks of a window it would be 0
+  });
+  refused("no model has", [](Manifest& m) { m.tensors[0].key.count = ~std::uint64_t{0}; });
   refused("3 checksums for 4 blocks", [](Manifest& m) { m.tensors[2].checksums.pop_back(); });
   refused("a file that it does not name", [](Manifest& m) { m.tensors[0].file = 2; });
   refused("beyond", [](Manifest& m) { m.tensors[0].offset = FileOffset(~std::uint64_t{0} - 1); });

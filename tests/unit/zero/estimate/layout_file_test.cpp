@@ -97,7 +97,7 @@ TEST(LayoutFile, RefusesWhatNoLayoutHas) {
            {unit_with(R"({"name": "w", "shape": 7})"), "wanted a list of at least one dimension"},
            {unit_with(R"({"name": "w", "shape": [1048576, 1048576]})"),
             "wanted at most 68719476736 elements"},
-           {unit_with(R"({"name": "w", "count": 1, "group": 64})"), "from 0 to 63"},
+           {unit_with(R"({"name": "w", "count": 1, "group": 65536})"), "from 0 to 65535"},
            {unit_with(R"({"name": "w", "count": 1}, {"name": "w", "count": 1})"),
             "another parameter of this name"},
            {R"({"units": [{"name": "a", "repeat": 0, "parameters": [{"name": "w", "count": 1}]}]})",

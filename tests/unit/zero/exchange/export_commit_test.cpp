@@ -160,6 +160,20 @@ TEST(ExportCommit, TheMetadataOfStatesDescribesTheRun) {
   }
 }
 
+// The layout's file knows units by their names.
+TEST(ExportCommit, RefusesStatesThatAnImportCouldNotRead) {
+  auto options = run_on_disk();
+  options.model.units[1].name = options.model.units[2].name;
+  const CommittedRun run(options);
+
+  const auto refused = export_commit(run.manifests(), {.directory = run.out(), .states = true});
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::unsupported) << refused.error().message();
+  EXPECT_FALSE(std::filesystem::exists(run.out()));
+  EXPECT_TRUE(export_commit(run.manifests(), {.directory = run.out()}));
+}
+
 TEST(ExportCommit, RefusesANumberThatTheTypeDoesNotHoldByName) {
   auto options = run_on_disk();
   options.config.dtype = options.config.grad_accum_dtype = DType::fp32;

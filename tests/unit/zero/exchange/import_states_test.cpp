@@ -7,6 +7,7 @@
 #include "zero/exchange/tensor_files.hpp"
 
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -125,6 +126,43 @@ TEST(ImportStates, IsResumedByAnyNumberOfRanksAndOtherUnits) {
     ASSERT_FALSE(resumed.error) << resumed.error->message();
     EXPECT_EQ(saved, run.states());
   }
+}
+
+// A copy of one export over another has not ended.
+TEST(ImportStates, RefusesFilesOfTwoExports) {
+  const RunOptions options = run_on_disk();
+  const CommittedRun run(options), other(options);
+  for (const CommittedRun* const one : {&run, &other})
+    ASSERT_TRUE(export_commit(one->manifests(),
+                              {.directory = one->out(), .shard_max = ByteCount(30'000), .states = true}));
+  std::string last;
+  for (const auto& one : std::filesystem::directory_iterator(other.out())) {
+    const std::string name = one.path().filename().string();
+    if (name.starts_with("states-")) last = std::max(last, name);
+  }
+  std::filesystem::copy_file(other.out() / last, run.out() / last,
+                             std::filesystem::copy_options::overwrite_existing);
+  const ScratchDirectory scratch;
+
+  const auto mixed = import_states(
+      {.states = run.out(), .config = options.config, .directories = {scratch.path() / "resumed"}});
+
+  ASSERT_FALSE(mixed);
+  EXPECT_EQ(mixed.error().code(), ErrorCode::invalid_argument);
+  EXPECT_NE(mixed.error().message().find(last), std::string::npos) << mixed.error().message();
+  EXPECT_TRUE(std::filesystem::is_empty(scratch.path()));
+}
+
+TEST(ImportStates, TakesAsManyGroupsAsTheRunHas) {
+  RunOptions options = run_on_disk();
+  options.model.groups.resize(70, {.weight_decay = 0.5});
+  options.model.units[1].parameters[0].group = 69;
+  const CommittedRun run(options);
+  const ScratchDirectory scratch;
+
+  const auto report = exported_and_imported(run, options.config, scratch.path() / "resumed");
+
+  EXPECT_TRUE(report) << report.error().message();
 }
 
 TEST(ImportStates, HasTheUnitsOfTheLayoutThatIsGiven) {
