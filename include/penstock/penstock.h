@@ -19,8 +19,9 @@
  *  - Texts are UTF-8 and end with 0. Those that a function returns live as long as the handle that they are of.
  *  - Handles may be used by any thread, by one at a time, unless their header says otherwise. A handle is freed when no
  *    call with it is in progress.
- *  - A process that is forked has neither the threads nor the memory of a handle: calls with it return
- *    PENSTOCK_FAILED_STATE there, and freeing it does nothing. Handles that it makes itself are its own.
+ *  - A process that is forked has none of the threads of a handle, nor its memory, but for penstock_memory (see
+ *    c/memory.h): calls with it return PENSTOCK_FAILED_STATE there, and freeing it does nothing. Handles that it makes
+ *    itself are its own.
  *  - No call throws, and no call ends the process.
  */
 #pragma once

@@ -56,7 +56,9 @@ void bind_host_memory(nb::module_& module) {
                          R"(Host memory in whole pages, with zeros: direct I/O needs no copy of it.
 
 A buffer: numpy.frombuffer(memory, numpy.float32), torch.frombuffer(memory, dtype=torch.float32). It is freed with the
-last array that was made of it. pinning: "none", "preferred" or "required": whether the kernel may swap it out.
+last array that was made of it. pinning: "none", "preferred" or "required": whether the kernel may swap it out. Arrays that
+were made of it before a fork are in the forked process too, copy on write, with the pinning "none"; with another one the
+memory is not there.
 
 Raises NoSpace; PermissionDenied, when pinning is required and the limit of locked memory is too small.)")
       .def(nb::init<const Count&, const std::string&>(), nb::arg("nbytes"), nb::kw_only(),

@@ -328,6 +328,21 @@ def test_a_forked_process_changes_nothing(store):
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_a_large_array_is_in_a_forked_process(directory):
+    """As the workers of a DataLoader use it."""
+    large = np.arange(4 << 20, dtype=np.uint8)
+    with penstock.Store(16 << 20, [penstock.Path(directory, 64 << 20)]) as store:
+        store.put("a", large)
+        got = store.get("a")
+    child = os.fork()
+    if child == 0:
+        is_equal = np.array_equal(got, large)
+        got[:] = 0
+        os._exit(0 if is_equal else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert np.array_equal(got, large)
+
+
 @pytest.mark.parametrize("values", [memoryview(bytes(64))[::2], np.zeros(3, "V0")])
 def test_what_has_no_contiguous_bytes_is_refused(store, values):
     with pytest.raises(penstock.InvalidArgument, match="values") as caught:

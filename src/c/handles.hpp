@@ -29,7 +29,7 @@ namespace penstock::c {
 /// The error of an exception that is being handled.
 [[nodiscard]] penstock_error* to_c_from_exception(const char* function) noexcept;
 
-/// The process that has made a handle: another one, which was forked, has neither its threads nor its memory.
+/// The process that has made a handle: another one, which was forked, has not its threads, and seldom its memory.
 class HandleProcess {
  public:
   HandleProcess();

@@ -19,7 +19,9 @@ penstock_error* penstock_memory_create(std::uint64_t bytes, penstock_pinning pin
     if (bytes == 0) return Error::invalid_argument(function).object("bytes").wanted("more than 0").got("0");
     PENSTOCK_TRY_ASSIGN(const auto pins, c::enumerator<tiers::Pinning>(function, "pinning", pinning,
                                                                        PENSTOCK_PIN_REQUIRED + 1));
-    PENSTOCK_TRY_ASSIGN(auto arena, tiers::HostArena::create({.size = ByteCount(bytes), .pinning = pins}));
+    PENSTOCK_TRY_ASSIGN(auto arena, tiers::HostArena::create({.size = ByteCount(bytes),
+                                                              .pinning = pins,
+                                                              .is_inherited = pins == tiers::Pinning::none}));
     *data = arena.bytes().data();
     c::give(memory, penstock_memory{std::move(arena)});
     return ok();

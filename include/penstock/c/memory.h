@@ -9,7 +9,8 @@ typedef int32_t penstock_pinning;
 enum { PENSTOCK_PIN_NONE = 0, PENSTOCK_PIN_PREFERRED = 1, PENSTOCK_PIN_REQUIRED = 2 };
 
 /* Host memory in whole pages, of 2 MiB if possible: direct I/O needs no copy of it. The pages are there when it is
- * made, and hold zeros. A process that is forked does not have it. Safe from any thread. */
+ * made, and hold zeros. With PENSTOCK_PIN_NONE a process that is forked has the bytes too, copy on write, at the same
+ * address; with another pinning it does not have them. Safe from any thread. */
 typedef struct penstock_memory penstock_memory;
 
 /* Makes `bytes` bytes, more than 0. `data` gets their address.

@@ -3,6 +3,7 @@
 import copy
 import gc
 import io
+import os
 import pickle
 import subprocess
 import sys
@@ -210,6 +211,17 @@ def test_a_full_drive_ends_the_forward(directory):
     with penstock.Store(4 * mib, [penstock.Path(directory, 4 * mib)]) as store:
         with pytest.raises(penstock.NoSpace):
             run_step(model, penstock.torch.offload_activations(store, min_bytes=1 << 18))
+
+
+def test_a_parameter_that_was_parked_is_in_a_forked_process(store):
+    model = torch.nn.Linear(1024, 1024)
+    before = model.weight.detach().clone()
+    with penstock.torch.park(model, store):
+        pass
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if memoryview(model.weight.detach().numpy()) == memoryview(before.numpy()) else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_unparking_writes_nothing(directory):

@@ -94,7 +94,7 @@ Result<HostArena> HostArena::create(const Options& options) {
   std::byte* address = map_aligned(size);
   if (address == nullptr) return refused_arena(size, errno);
   arena.bytes_ = HostSpan(address, ByteCount(size));
-  ::madvise(address, size, MADV_DONTFORK);
+  if (!options.is_inherited) ::madvise(address, size, MADV_DONTFORK);
   ::madvise(address, size, MADV_DONTDUMP);
   const bool advised = ::madvise(address, size, MADV_HUGEPAGE) == 0;
   const std::string no_nodes = prefer_nodes(arena.bytes_, options.nodes);
@@ -103,14 +103,15 @@ Result<HostArena> HostArena::create(const Options& options) {
   const std::uint64_t huge = advised ? bytes_on_huge_pages(arena.bytes_).value() : 0;
   if (huge >= size) {
     arena.page_kind_ = PageKind::transparent_huge;
-  } else if (std::byte* const pages = map_reserved(size, options.nodes)) {
+  } else if (std::byte* const pages = options.is_inherited ? nullptr : map_reserved(size, options.nodes)) {
     ::munmap(address, size);
     arena.bytes_ = HostSpan(pages, ByteCount(size));
     arena.page_kind_ = PageKind::huge;
   } else {
     arena.notes_ = "only " + to_string(ByteCount(huge)) + " of " + to_string(ByteCount(size)) +
                    " are on 2 MiB pages (transparent_hugepage " + transparent_huge_pages() +
-                   ", no hugetlb pages are reserved)";
+                   (options.is_inherited ? ", hugetlb pages are not for memory of forked processes)"
+                                         : ", no hugetlb pages are reserved)");
   }
 
   append_note(arena.notes_, note_of_nodes(arena.bytes_, options.nodes, no_nodes));

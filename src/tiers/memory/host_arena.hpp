@@ -18,8 +18,8 @@ enum class PageKind : std::uint8_t { transparent_huge, huge, base };
 /// One mapping of host memory, its size rounded up to whole pages, of 2 MiB if possible: with 4 KiB pages the kernel
 /// splits a disk request in four, which costs several times the CPU time.
 ///
-/// Not inherited by child processes and not part of core dumps. Populated at creation, so that later page faults cannot
-/// fail. Move-only; outlives every engine that uses its bytes. Safe from any thread.
+/// Not part of core dumps, and not inherited by child processes unless Options::is_inherited. Populated at creation, so
+/// that later page faults cannot fail. Move-only; outlives every engine that uses its bytes. Safe from any thread.
 class HostArena {
  public:
   static constexpr ByteCount page = 2_MiB;
@@ -29,6 +29,9 @@ class HostArena {
     Pinning pinning = Pinning::none;  ///< mlock: the kernel does not move or swap the pages
     /// NUMA nodes: of one, the pages are its while it has memory; of several, in turns. None: the kernel chooses.
     std::vector<std::uint32_t> nodes = {};
+    /// Forked children have the memory too, copy on write. It has no hugetlb pages: where their pool has none left for
+    /// the copy, the kernel ends a process.
+    bool is_inherited = false;
   };
 
   /// Errors: no_space, of check_memory(), before anything is allocated; permission, when pinning is required and

@@ -51,6 +51,28 @@ TEST(HostArena, SaysWhatIsNotOnTheNodesThatItShouldBeOn) {
   EXPECT_NE(refused.find("not bound to NUMA node 1023: mbind: "), std::string::npos) << refused;
 }
 
+/// How a child ends that reads the last byte of the arena, and writes its own copy.
+int use_in_child(HostArena& arena) {
+  std::byte& last = arena.bytes().data()[arena.bytes().size().value() - 1];
+  last = std::byte{7};
+  const int result = test::in_child([&] {
+    const bool is_the_parents = last == std::byte{7};
+    last = std::byte{8};
+    return is_the_parents ? 0 : 1;
+  });
+  EXPECT_EQ(last, std::byte{7});
+  return result;
+}
+
+TEST(HostArena, IsInForkedChildrenIfAskedFor) {
+  auto inherited = HostArena::create({.size = 4_MiB, .is_inherited = true}).value();
+  EXPECT_EQ(use_in_child(inherited), 0);
+  EXPECT_NE(inherited.page_kind(), PageKind::huge);
+
+  auto other = HostArena::create({.size = 4_MiB}).value();
+  EXPECT_NE(use_in_child(other), 0);
+}
+
 TEST(HostArena, MayBeEmpty) {
   EXPECT_TRUE(HostArena::create({.size = 0_B})->bytes().empty());
 }
