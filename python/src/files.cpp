@@ -163,7 +163,8 @@ Raises what begin_read() raises, and NoSpace.)")
            R"(Waits until all transfers have ended. Returns how many were started since the last call.
 
 Raises the error of the first transfer that has failed, with the file and the offset; those of the others are its notes.
-After DeadlineExceeded the memory of these transfers is never freed, because the kernel may still use it.)")
+DeadlineExceeded comes before all others. After it the memory of these transfers is never freed, because the kernel may
+still use it.)")
       .def_prop_ro("started", &Files::started, "Transfers that were started since the last wait().")
       .def_prop_ro("notes", &Files::notes,
                    "What was done otherwise than asked for so far, with reasons: another engine, buffered "

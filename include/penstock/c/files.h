@@ -45,8 +45,8 @@ PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_files_begin_write(pens
 /* Waits until all transfers have ended. `ended`, unless NULL, gets how many were started since the last call.
  *
  * Errors: that of the first transfer that has failed, with the file and the offset; those of the others are notes.
- * After PENSTOCK_DEADLINE_EXCEEDED the kernel may still use the memory of these transfers: keep it until the process
- * ends. */
+ * PENSTOCK_DEADLINE_EXCEEDED comes before all others: the kernel may still use the memory of these transfers, so keep
+ * it until the process ends. */
 PENSTOCK_API PENSTOCK_MUST_CHECK penstock_error* penstock_files_wait(penstock_files* files, uint64_t* ended);
 /* How many were started since the last wait; 0, for NULL. */
 PENSTOCK_API uint64_t penstock_files_started(const penstock_files* files);

@@ -260,6 +260,10 @@ Result<std::size_t> FileTransfers::wait() {
   if (errors.empty()) return ended;
   std::stable_sort(errors.begin(), errors.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
+  // The caller keeps the buffers then: it must not be a note.
+  const auto overdue = std::ranges::find_if(
+      errors, [](const auto& one) { return one.second.code() == ErrorCode::deadline_exceeded; });
+  if (overdue != errors.end()) std::rotate(errors.begin(), overdue, overdue + 1);
   Error first = errors.front().second;
   for (std::size_t i = 1; i < std::min(errors.size(), noted_errors_max); ++i)
     first = std::move(first).note("also    " + errors[i].second.message());

@@ -65,8 +65,8 @@ class FileTransfers {
   /// Waits until all transfers have ended. Returns how many were started since the last call.
   ///
   /// Errors: that of the first transfer that has failed, with those of the others as notes: io, no_space, truncated,
-  /// naming the file and the offset; deadline_exceeded, when the kernel may still use the buffers of these transfers:
-  /// keep them until the process ends.
+  /// naming the file and the offset; before all others the first deadline_exceeded, when the kernel may still use the
+  /// buffers of these transfers: keep them until the process ends.
   [[nodiscard]] Result<std::size_t> wait();
 
   /// Transfers that were started since the last wait().

@@ -234,6 +234,25 @@ TEST(FileTransfers, EndWhereADriveDoesNotAnswerAndGoOn) {
   }
 }
 
+TEST(FileTransfers, ReportADriveThatDoesNotAnswerBeforeEarlierErrors) {
+  const ScratchDirectory scratch;
+  const auto transfers = transfers_of(
+      {.deadline = std::chrono::milliseconds(300), .decorate = [](std::unique_ptr<IoEngine> engine) {
+         const FaultPlan plan{Fault::fail(IoOperation::write, 0, ENOSPC),
+                              {.occurrence = 1, .effect = Fault::Effect::hang}};
+         return std::make_unique<FaultEngine>(std::move(engine), plan);
+       }});
+  Memory bytes(8192);
+  for (const char* name : {"full", "hangs"})
+    ASSERT_TRUE(transfers->start_write(scratch.path() / name, FileOffset(0), bytes.span()));
+
+  const auto failed = transfers->wait();
+
+  ASSERT_FALSE(failed);
+  expect(failed.error(), ErrorCode::deadline_exceeded,
+         {(scratch.path() / "hangs").string(), "also", (scratch.path() / "full").string()});
+}
+
 TEST(FileTransfers, EndWhereACallDoesNotReturn) {
   const ScratchDirectory scratch;
   const fs::path file = scratch.path() / "file";
