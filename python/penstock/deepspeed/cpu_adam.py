@@ -34,7 +34,7 @@ def adam_update(optimizer_id: int, step: int, lr: float, beta1: float, beta2: fl
                 bias_correction: bool, params: torch.Tensor, grads: torch.Tensor, exp_avg: torch.Tensor,
                 exp_avg_sq: torch.Tensor) -> int:
     """One step in place, on the threads that PyTorch has. Raises InvalidArgument for tensors that cannot be updated in
-    place, and for those of different sizes."""
+    place, for those of different sizes, and for moments of different types."""
     if optimizer_id not in _optimizers:
         _refuse("there is no such optimizer", "optimizer_id", str(optimizer_id))
     _check(params, params, grads, exp_avg, exp_avg_sq)
@@ -78,6 +78,9 @@ def _check(params: torch.Tensor, *tensors: torch.Tensor) -> None:
             _refuse("its size is another one", name, f"{tensor.numel()} elements, and {params.numel()} of params")
         if name != "grads" and (tensor.dtype not in _dtypes or not tensor.is_contiguous()):
             _refuse("it cannot be updated in place", name, f"{tensor.dtype}, strides {tensor.stride()}")
+    first, second = tensors[2:]
+    if first.dtype != second.dtype:
+        _refuse("the moments have different types", "exp_avg_sq", f"{second.dtype}, and {first.dtype} of exp_avg")
 
 
 def _refuse(reason: str, name: str, got: str) -> None:

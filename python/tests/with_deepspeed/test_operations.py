@@ -120,5 +120,7 @@ def test_tensors_that_cannot_be_updated_are_refused():
         tensors[index] = bad
         with pytest.raises(penstock.InvalidArgument, match=text):
             cpu_adam.adam_update(9, 1, 1e-2, 0.9, 0.999, 1e-8, 0.1, True, *tensors)
+    with pytest.raises(penstock.InvalidArgument, match="different types.*exp_avg_sq.*bfloat16.*float32 of exp_avg"):
+        cpu_adam.adam_update(9, 1, 1e-2, 0.9, 0.999, 1e-8, 0.1, True, *good[:3], torch.ones(6, dtype=torch.bfloat16))
     with pytest.raises(penstock.InvalidArgument, match="overlap"):
         cpu_adam.adam_update(9, 1, 1e-2, 0.9, 0.999, 1e-8, 0.1, True, good[0], good[1], good[2], good[2])
