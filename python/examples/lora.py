@@ -46,7 +46,8 @@ def main():
         if (step + 1) % 5 == 0:
             model.commit()
     report = model.report()
-    print(f"step {model.completed_steps}: loss {losses[0]:.3f} -> {losses[-1]:.3f}; {report['nvme_bytes'] / 1e6:.1f} MB on the "
+    progress = f"loss {losses[0]:.3f} -> {losses[-1]:.3f}" if losses else "all steps were done before"
+    print(f"step {model.completed_steps}: {progress}; {report['nvme_bytes'] / 1e6:.1f} MB on the "
           f"drive, digest {model.digest()}")
 
 

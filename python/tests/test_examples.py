@@ -57,6 +57,8 @@ def test_adapters_of_a_frozen_model_on_a_drive_go_on_where_they_were_interrupted
     interrupted = run("lora.py", "--path", directory / "again", "--stop-after", 10)
     resumed = run("lora.py", "--path", directory / "again")
     assert "step 10:" in interrupted and "step 20:" in resumed
+    once_more = run("lora.py", "--path", directory / "again")
+    assert "step 20: all steps were done before" in once_more and once_more.split()[-1] == resumed.split()[-1]
     ends = [re.search(r"-> ([0-9.]+);.*digest ([0-9a-f]{32})", text).groups() for text in (straight, resumed)]
     assert ends[0] == ends[1]
     first, last = map(float, re.search(r"loss ([0-9.]+) -> ([0-9.]+)", straight).groups())
