@@ -61,7 +61,22 @@ def check(module: torch.nn.Module, whole: Iterable[type]) -> tuple[type, ...]:
             refuse("it has no elements", name, kind=Unsupported)
         if parameter.grad is not None:
             refuse("it has a gradient already", name, advice="call zero_grad() before")
+    _check_no_overlap(module)
     return classes
+
+
+def _check_no_overlap(module: torch.nn.Module) -> None:
+    """Parameters that are views of one memory would be independent of each other after shard()."""
+    ranges = []
+    for name, parameter in module.named_parameters():
+        last = sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride()))
+        first_byte = parameter.data_ptr()
+        ranges.append((first_byte, first_byte + (last + 1) * parameter.element_size(), name))
+    ranges.sort()
+    for (_, end, name), (first, _, other) in zip(ranges, ranges[1:]):
+        if first < end:
+            refuse("its memory overlaps that of another parameter", other, wanted="memory of its own", got=f"that of {name}",
+                   advice="make them one parameter, which several modules may have, or clone() one")
 
 
 def check_integer(operation: str, name: str, given, least: int, most: int) -> None:

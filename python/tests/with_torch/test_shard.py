@@ -730,6 +730,10 @@ def test_an_object_that_cannot_be_loaded_is_not_committed(directory):
     (lambda model: setattr(model, "empty", torch.nn.Parameter(torch.empty(0, 3))), penstock.Unsupported, "empty"),
     (lambda model: setattr(model.scale, "grad", torch.ones(())), penstock.InvalidArgument, "scale"),
     (lambda model: setattr(model, "lazy", torch.nn.LazyLinear(3)), penstock.InvalidArgument, "lazy.weight"),
+    (lambda model: setattr(model.head, "weight", torch.nn.Parameter(model.embedding.weight.detach())),
+     penstock.InvalidArgument, "(?s)overlaps.*head.weight.*embedding.weight.*one parameter"),
+    (lambda model: setattr(model, "row", torch.nn.Parameter(model.embedding.weight.detach()[3])),
+     penstock.InvalidArgument, "(?s)overlaps.*row.*embedding.weight|overlaps.*embedding.weight.*row"),
 ])
 def test_modules_that_cannot_be_sharded_are_refused(change, kind, text):
     model = make_model()
