@@ -49,10 +49,11 @@ class offload_activations(torch.autograd.graph.saved_tensors_hooks):
         super().__init__(self._pack, self._unpack)
 
     def _pack(self, tensor: torch.Tensor):
-        is_weight = isinstance(tensor, torch.nn.Parameter) or isinstance(tensor._base, torch.nn.Parameter)
-        if is_weight or tensor.layout != torch.strided or hasattr(tensor, "to_local") \
-                or tensor.numel() * tensor.element_size() < self._min_bytes:
+        if isinstance(tensor, torch.nn.Parameter):
             return tensor
+        if isinstance(tensor._base, torch.nn.Parameter) or tensor.layout != torch.strided or hasattr(tensor, "to_local") \
+                or tensor.numel() * tensor.element_size() < self._min_bytes:
+            return tensor.detach()  # itself, it would keep the graph that has it as an output, and the graph would keep it
         self.clear()
         activation = _Activation(next(_numbers), tensor)
         self._store.put(activation.name, tensor)

@@ -34,7 +34,9 @@ class _Hooks:
         saved = self.gathering._save(tensor)
         if saved is not None:
             return saved
-        return tensor if self._pack is None else (self._unpack, self._pack(tensor))
+        if self._pack is not None:
+            return self._unpack, self._pack(tensor)
+        return tensor.detach()  # itself, it would keep the graph that has it as an output, and the graph would keep it
 
     def unpack(self, packed):
         if isinstance(packed, _Saved):
@@ -122,16 +124,18 @@ class Gathering:
         unit, index = self._found.get(tensor.untyped_storage().data_ptr(), (None, 0))
         if unit is None or tensor.dtype != unit.values[index].dtype or tensor.is_conj() or tensor.is_neg():
             return None
-        unit.saved += 1
-        return _Saved(unit, index, tensor, self._updates)
+        saved = _Saved(unit, index, tensor, self._updates)
+        # discard() is no code of Python, in which the exception of a signal would be lost.
+        unit.saved.add(weakref.ref(saved, unit.saved.discard))
+        return saved
 
     def _find_again(self, saved: _Saved) -> torch.Tensor:
         unit = saved.unit
         self._check_update(saved.updates, unit.name)
         self.gather(unit)
         values = unit.values[saved.index].as_strided(*saved.view)  # keeps the memory, whatever becomes of the unit
-        unit.saved -= 1
-        if unit.saved <= 0:
+        unit.saved.discard(weakref.ref(saved))
+        if not unit.saved:
             self.release_unused(unit)
         return values
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ class Unit:
         self.parameters = parameters
         self.is_frozen = is_frozen
         self.users = 0  # modules in their forward
-        self.saved = 0  # by autograd in the forward, and not yet asked for by the backward
+        self.saved: set[weakref.ref] = set()  # by autograd in the forward, neither asked for by the backward yet, nor freed
         self.gradients: list[torch.Tensor | None] = [None] * len(parameters)
         self.is_reduced = False  # in this micro-batch
         self.is_late = False  # its gradient is complete at the end of the backward only
@@ -82,7 +83,7 @@ class Unit:
 
     def end_micro_batch(self) -> None:
         self.is_reduced = self.is_late = False
-        self.saved = 0
+        self.saved.clear()  # what is found or freed later does not count in the next one
         self.gradients = [None] * len(self.parameters)
 
     def drop_gradients(self) -> None:

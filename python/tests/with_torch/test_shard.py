@@ -400,6 +400,43 @@ def test_activations_may_be_offloaded(directory):
             assert loss.item() == pytest.approx(losses[step], abs=1e-5)
 
 
+def test_a_forward_whose_graph_is_dropped_keeps_nothing_in_the_backward(monkeypatch):
+    model = penstock.torch.shard(make_model(), config_of(micro_batches=2))
+    train(model, [0], 2)
+    most = []
+    gather = penstock.torch.units.Unit.gather
+
+    def counted(unit, engine):
+        gather(unit, engine)
+        if model._is_in_backward:
+            most[-1] = max(most[-1], sum(one.is_gathered for one in model._units))
+    monkeypatch.setattr(penstock.torch.units.Unit, "gather", counted)
+    tokens, target = batch_of(1)
+    for drops in (False, True):
+        for _ in range(2):
+            most.append(0)
+            old = model(tokens).detach() if drops else torch.zeros(4, 5, 11)
+            kept = model(tokens) if drops else None
+            del kept
+            loss = torch.nn.functional.cross_entropy((model(tokens) - 0 * old).flatten(0, 1), target.flatten())
+            model.backward(loss)
+        model.step()
+    assert max(most) < len(model._units) / 2
+    assert most[2:] == most[:2]
+
+
+def test_what_a_graph_frees_late_is_not_of_the_next_micro_batch():
+    model = penstock.torch.shard(make_model(), config_of(micro_batches=2))
+    late = loss_of(model, batch_of(0))
+    model.backward(loss_of(model, batch_of(0)))
+    loss = loss_of(model, batch_of(1))
+    counts = [len(unit.saved) for unit in model._units]
+    del late
+    assert [len(unit.saved) for unit in model._units] == counts and any(counts)
+    model.backward(loss)
+    model.step()
+
+
 class Auxiliary(torch.nn.Module):
     """Its loss is in an attribute, an output is changed in place, and a view of a weight is used elsewhere."""
 

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import weakref
 
 import pytest
 
@@ -204,6 +205,17 @@ def test_small_activations_and_parameters_stay(store):
         loss = (model(torch.randn(3, 600)) ** 2).mean()
     assert len(store) == 0
     loss.backward()
+
+
+def test_a_graph_that_is_dropped_leaves_nothing(store):
+    hooks = penstock.torch.offload_activations(store, min_bytes=1 << 18)
+    with hooks:
+        output = torch.zeros(mib, requires_grad=True).exp().sum().exp()  # autograd saves both results, a large and a small one
+    assert len(store) == 1
+    kept = weakref.ref(output)
+    del output
+    hooks.clear()
+    assert kept() is None and len(store) == 0
 
 
 def test_a_full_drive_ends_the_forward(directory):
