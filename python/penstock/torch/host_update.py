@@ -71,5 +71,6 @@ class StagedUpdate:
                 try:
                     _step_tiles([step], self._workers, found)
                 finally:  # a signal may have come after the update
-                    flat[part].copy_(on_host)
+                    if tile.completed == update.number:  # else the parameter would count as changed
+                        flat[part].copy_(on_host)
             update.check_memory()

@@ -292,6 +292,25 @@ def test_an_interrupted_update_of_another_device_is_completed(monkeypatch, dtype
     assert_equal(model, straight)
 
 
+def test_a_tile_of_another_device_that_fails_leaves_the_parameter_as_it_was(monkeypatch):
+    monkeypatch.setattr(penstock.torch.adamw, "is_on_host", lambda _: False)
+    models = [make_model(torch.bfloat16) for _ in range(2)]
+    optimizers = [penstock.torch.AdamW(model, tile_elements=tile_elements) for model in models]
+    for model, optimizer in zip(models, optimizers):
+        train(model, optimizer, [0])
+        set_gradients(model, 1)
+    versions = [parameter._version for parameter in models[1]]
+    with monkeypatch.context() as patch:
+        patch.setattr(host_update, "_step_tiles", fail_after(0))
+        with pytest.raises(penstock.NoSpace):
+            optimizers[1].step()
+    assert [parameter._version for parameter in models[1]] == versions
+    for optimizer in optimizers:
+        optimizer.step()
+    masters = [[values["master"] for values in optimizer.state_dict()["state"].values()] for optimizer in optimizers]
+    assert_equal(*masters)
+
+
 def test_warnings_come_although_the_step_fails(monkeypatch):
     model = make_model()
     optimizer = penstock.torch.AdamW(model, tile_elements=tile_elements)
