@@ -160,6 +160,7 @@ class AdamW(torch.optim.Optimizer):
         Raises NoSpace, and FailedState while a step is half done."""
         self._check_no_step()
         self._check_whole()
+        self._finish_interrupted()
         if any(states.completed == number for states, number in self._numbers.items()) \
                 or any(states.are_torn for states in self._states.values()):
             refuse("a step has failed half-way", "the optimizer",
@@ -182,6 +183,7 @@ class AdamW(torch.optim.Optimizer):
         if not isinstance(state_dict, dict):
             refuse("it is no dictionary", "the state dictionary", wanted="what state_dict() returns",
                    got=type(state_dict).__name__)
+        self._finish_interrupted()
         hook = self.register_load_state_dict_pre_hook(wrap_state_dict)
         try:
             super().load_state_dict(state_dict)
@@ -261,6 +263,11 @@ class AdamW(torch.optim.Optimizer):
     def _check_no_step(self) -> None:
         if self._lock.locked():  # by another thread, or by this one, whose signal handler runs
             refuse("a step is being made", "the optimizer", advice="save between steps", kind=FailedState)
+
+    def _finish_interrupted(self) -> None:
+        for update in self._device_updates.values():
+            if isinstance(update, DeviceUpdate):
+                update.finish(self._non_finite)
 
     def _clip(self) -> float:
         """What each gradient is multiplied by in this step."""

@@ -52,20 +52,29 @@ class DeviceUpdate:
         self._slots: list[torch.Tensor] = []
         self._free: list[torch.Tensor] = []
         self._moves: collections.deque[_Move] = collections.deque()
+        self._flags: list[tuple[Update, torch.Tensor]] = []  # of each update's tiles: a block with a value that is not finite
 
     def run(self, updates: Sequence[Update], found: list[tuple[Update, int]]) -> None:
         """As HostUpdate.run(), in the order of PyTorch's current stream. It waits until the states are back."""
-        flags = [torch.full((len(update.states.parts),), -1, dtype=torch.int64, device=self._device) for update in updates]
+        self.finish(found)
+        self._flags = [(update, torch.full((len(update.states.parts),), -1, dtype=torch.int64, device=self._device))
+                       for update in updates]
         with _current(self._device):
             try:
                 self._prepare(updates)
-                for update, flag in zip(updates, flags):
-                    self._start(update, flag)
+                for update, flags in self._flags:
+                    self._start(update, flags)
             finally:
-                while self._moves:
-                    self._finish_first()
-                found += [(update, part.start + 16384 * block) for update, flag in zip(updates, flags)
-                          for (_, part), block in zip(update.states.parts, flag.tolist()) if block >= 0]
+                self.finish(found)
+
+    def finish(self, found: list[tuple[Update, int]]) -> None:
+        """Waits until the states are back: also those that an interrupt of run() has left on the device."""
+        with _current(self._device):
+            while self._moves:
+                self._finish_first()
+            found += [(update, part.start + 16384 * block) for update, flags in self._flags
+                      for (_, part), block in zip(update.states.parts, flags.tolist()) if block >= 0]
+            self._flags = []
 
     def _prepare(self, updates: Sequence[Update]) -> None:
         nbytes = max((state_bytes(update.states.format, tile.elements) for update in updates for tile in update.states.tiles),

@@ -158,6 +158,40 @@ def test_a_step_that_failed_is_completed(place, device, monkeypatch):  # noqa: F
     optimizer.close()
 
 
+@pytest.mark.parametrize("call", ["step", "state_dict", "load_state_dict"])
+def test_tiles_whose_end_was_interrupted_end_before_the_next_call(place, device, monkeypatch, call):  # noqa: F811
+    class Interrupt(BaseException):
+        pass
+    straight, model = make_model(torch.bfloat16), make_model(torch.bfloat16)
+    train(straight, penstock.torch.AdamW(straight, **place), range(4))
+    optimizer = penstock.torch.AdamW(model, update="cuda", **place)
+    train(model, optimizer, range(2))
+    saved, before = optimizer.state_dict(), [parameter.detach().clone() for parameter in model]
+    set_gradients(model, 2)
+
+    def interrupted(self):
+        raise Interrupt
+    with monkeypatch.context() as patch:
+        patch.setattr(device_update.DeviceUpdate, "_finish_first", interrupted)
+        with pytest.raises(Interrupt):
+            optimizer.step()
+    update = next(iter(optimizer._device_updates.values()))
+    assert update._moves
+    if call == "state_dict":
+        with pytest.raises(penstock.FailedState, match="half-way"):
+            optimizer.state_dict()
+    elif call == "load_state_dict":
+        optimizer.load_state_dict(saved)
+        for parameter, values in zip(model, before):
+            parameter.data.copy_(values)  # those of 16 bits are its masters rounded
+    assert not update._moves or call == "step"
+    optimizer.step()
+    assert not update._moves
+    train(model, optimizer, [3])
+    assert_equal(model, straight)
+    optimizer.close()
+
+
 def test_values_that_are_not_finite_are_warned_of(device):
     parameter = torch.nn.Parameter(torch.ones(2 * tile_elements))
     parameter.grad = torch.ones(2 * tile_elements)
