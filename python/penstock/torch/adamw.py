@@ -102,6 +102,7 @@ class AdamW(torch.optim.Optimizer):
         self._device_updates: dict[torch.device, DeviceUpdate | StagedUpdate] = {}
         self._registered: list[weakref.finalize] = []  # memory of the runtimes with CUDA
         self._updates_in_backward = update_in_backward
+        self._hooked: set[torch.Tensor] = set()  # those that a backward updates
         self._max_grad_norm = max_grad_norm
         self.grad_norm: float | None = None  # of all gradients, before they were clipped
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
@@ -125,10 +126,8 @@ class AdamW(torch.optim.Optimizer):
             if isinstance(parameter, torch.Tensor) and parameter.requires_grad and not torch.nn.parameter.is_lazy(parameter):
                 format_of(parameter, self._state_format, _text_of(parameter, one[0] if isinstance(one, tuple) else ""))
         super().add_param_group(param_group)
-        if not self._updates_in_backward:
-            return
-        number = len(self.param_groups) - 1  # load_state_dict() makes the groups again
-        update_as_gradients_come(self, number)
+        if self._updates_in_backward:
+            update_as_gradients_come(self, first_group=len(self.param_groups) - 1)
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -146,6 +145,9 @@ class AdamW(torch.optim.Optimizer):
                 self._update_all()
                 self._numbers.clear()
                 self._updated.clear()
+                if self._updates_in_backward:
+                    for parameter in update_as_gradients_come(self):  # unfrozen since
+                        parameter.grad = None
                 for runtime in self._runtimes:
                     runtime.end_round()
             finally:

@@ -15,12 +15,19 @@ if TYPE_CHECKING:
     from .adamw import AdamW
 
 
-def update_as_gradients_come(optimizer: AdamW, group: int) -> None:
-    """From now on, for the parameters of a group."""
+def update_as_gradients_come(optimizer: AdamW, first_group: int = 0) -> list[torch.Tensor]:
+    """From now on, for the parameters that are trained, of this group and those after it. Returns those for which it was
+    not so before."""
     itself = weakref.ref(optimizer)  # parameters may outlive it
-    for parameter in optimizer.param_groups[group]["params"]:
-        if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(lambda one: _update_and_free(itself(), one, group))
+    added = []
+    for number in range(first_group, len(optimizer.param_groups)):
+        for parameter in optimizer.param_groups[number]["params"]:
+            if parameter.requires_grad and parameter not in optimizer._hooked:
+                parameter.register_post_accumulate_grad_hook(  # load_state_dict() makes the groups again
+                    lambda one, number=number: _update_and_free(itself(), one, number))
+                optimizer._hooked.add(parameter)
+                added.append(parameter)
+    return added
 
 
 @torch.no_grad()

@@ -321,6 +321,35 @@ def test_a_group_that_is_none_is_refused(group):
         optimizer.add_param_group(group)
 
 
+@pytest.mark.parametrize("others", [1, 2])
+def test_a_parameter_that_is_unfrozen_later_is_updated_in_backward(others):
+    def train(**options):
+        weights = [torch.nn.Parameter(torch.ones(4)) for _ in range(1 + others)]
+        weights[0].requires_grad_(False)
+        groups = [{"params": weights[:2]}] + [{"params": [one]} for one in weights[2:]]
+        optimizer = penstock.torch.AdamW(groups, lr=0.1, **options)
+        for number in range(4):
+            if number == 1:
+                weights[0].requires_grad_()
+            sum(((number + 1) * one).square().sum() for one in weights).backward()
+            optimizer.step()
+            if options:
+                assert all(one.grad is None for one in weights)
+            else:
+                optimizer.zero_grad()
+        return weights
+    assert all(torch.equal(*pair) for pair in zip(train(update_in_backward=True), train()))
+
+
+def test_a_parameter_that_is_listed_twice_is_updated_once_in_backward():
+    weight = torch.nn.Parameter(torch.zeros(4))
+    with pytest.warns(UserWarning, match="duplicate"):
+        optimizer = penstock.torch.AdamW([weight, weight], lr=0.1, weight_decay=0, update_in_backward=True)
+    weight.sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(weight.detach(), torch.full((4,), -0.1))
+
+
 def test_parameters_may_get_their_shape_later():
     trained = []
     for kind in (penstock.torch.AdamW, torch.optim.AdamW):
