@@ -6,7 +6,7 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import torch
 
@@ -178,8 +178,8 @@ class AdamW(torch.optim.Optimizer):
         16 bits, too; those that it does not have, or has of 16 bits as torch.optim.AdamW makes of them, are the parameters; a
         RuntimeWarning says which it has and does not take.
         The model's weights may be loaded before or after. Raises InvalidArgument, before anything changes, for states of
-        other shapes, and for amsgrad; BudgetTooSmall and NoSpace, before too; errors of the disk, after which states are
-        to be loaded again."""
+        other shapes or sharded otherwise, for a parameter that has no shape yet, and for amsgrad; BudgetTooSmall and
+        NoSpace, before too; errors of the disk, after which states are to be loaded again."""
         self._check_open()
         self._check_no_step()
         if not isinstance(state_dict, dict):
@@ -200,13 +200,16 @@ class AdamW(torch.optim.Optimizer):
         for group in state["param_groups"]:
             hyperparameters_of(group)
         for parameter, values in saved.items():
+            if torch.nn.parameter.is_lazy(parameter):
+                refuse("it has no shape yet", self._text_of(parameter), wanted="that of its states",
+                       advice="call the module once before load_state_dict()")
             format_of(parameter, self._state_format, self._text_of(parameter))
             values.check(parameter, self._text_of(parameter))
         for parameter, states in list(self._states.items()):
             if not states.are_of(local_of(parameter)):
                 del self._states[parameter]  # made again for what the parameter is now
         if saved:
-            self._make_states()
+            self._make_states(saved)
         self._is_loading = True  # until all is loaded: an interrupt leaves a mixture
         super().__setstate__({**state, "state": type(state["state"])(dict)})
         self._numbers.clear()
@@ -357,10 +360,12 @@ class AdamW(torch.optim.Optimizer):
         _set_counts(self._counts)
         self._counts.clear()
 
-    def _make_states(self) -> None:
-        """States of all parameters that have none, in a runtime of their own."""
+    def _make_states(self, saved: Container[torch.Tensor] = ()) -> None:
+        """States of all parameters that have none, in a runtime of their own. Frozen ones have states where a dictionary
+        has them: in `saved`."""
         missing = [p for group in self.param_groups for p in group["params"]
-                   if (p.requires_grad or p.grad is not None) and p not in self._states and not torch.nn.parameter.is_lazy(p)]
+                   if (p.requires_grad or p.grad is not None or p in saved) and p not in self._states
+                   and not torch.nn.parameter.is_lazy(p)]
         if not missing:
             return
         tiles = {p: [min(self._tile_elements, local_of(p).numel() - first)
@@ -405,4 +410,5 @@ def _warn_of(update: Update, element: int) -> None:
 
 
 def _text_of(parameter: torch.Tensor, name: str) -> str:
-    return f"parameter {name} of shape {tuple(parameter.shape)}" if name else f"a parameter of shape {tuple(parameter.shape)}"
+    shape = "no shape yet" if torch.nn.parameter.is_lazy(parameter) else f"shape {tuple(parameter.shape)}"
+    return f"parameter {name} of {shape}" if name else f"a parameter of {shape}"

@@ -85,6 +85,11 @@ def new_count(steps: int = 0) -> torch.Tensor:
     return torch.tensor(float(steps), dtype=torch.float32, device="cpu")
 
 
+def count_changes(tensors: Sequence[torch.Tensor]) -> None:
+    """Tells PyTorch that they were written: a backward of what was computed before would use other values."""
+    torch.autograd.graph.increment_version([one for one in tensors if not one.is_inference()])
+
+
 class OffloadedStates:
     """The states of a parameter, one TileState for each of its tiles.
 

@@ -13,7 +13,7 @@ import torch
 
 from .. import IoFailed, NoSpace, Path, Workers
 from .arguments import refuse
-from .offloaded_states import OffloadedStates, flat_of, in_order_of, is_on_host, local_of
+from .offloaded_states import OffloadedStates, count_changes, flat_of, in_order_of, is_on_host, local_of, new_count
 
 _names = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq", "master": "master"}
 
@@ -54,6 +54,11 @@ class Saved:
             if tensor.shape != parameter.shape:
                 refuse(f"{key} in the state dictionary has another shape", name, wanted=str(tuple(parameter.shape)),
                        got=str(tuple(tensor.shape)), advice="load the states of the same model")
+            if _sharding_of(tensor) != _sharding_of(parameter):
+                refuse(f"{key} in the state dictionary is sharded otherwise", name, wanted=_sharding_text(parameter),
+                       got=_sharding_text(tensor),
+                       advice="torch.distributed.checkpoint.state_dict.set_optimizer_state_dict() distributes the states of a "
+                              "whole dictionary, which get_optimizer_state_dict() makes with full_state_dict=True")
             self._check_values(key, local_of(tensor.detach()), name)
 
     @property
@@ -88,6 +93,21 @@ class Saved:
             refuse(f"{key} in the state dictionary has a value that it cannot have", name,
                    wanted="finite numbers" + (", 0 or more" if key == "exp_avg_sq" else ""),
                    got=f"{smallest:g} to {largest:g}", advice="load an earlier checkpoint")
+
+
+def _sharding_of(tensor: torch.Tensor) -> tuple | None:
+    """Which part of a DTensor is on this rank; None: it is no DTensor."""
+    if not hasattr(tensor, "to_local"):
+        return None
+    # Without the type of the mesh's device: states are in host memory, whatever has the parameter.
+    return tensor.placements, tensor.device_mesh.mesh.tolist(), local_of(tensor.detach()).shape
+
+
+def _sharding_text(tensor: torch.Tensor) -> str:
+    if not hasattr(tensor, "to_local"):
+        return "a plain tensor"
+    return f"a DTensor, {tuple(tensor.placements)} of ranks {tensor.device_mesh.mesh.tolist()}, " \
+           f"{tuple(local_of(tensor.detach()).shape)} here"
 
 
 def _number_of(given) -> float:
@@ -134,6 +154,8 @@ def restore(saved: Saved, parameter: torch.Tensor, states: OffloadedStates, work
         if not is_on_host(flat):
             flat[part].copy_(on_host)
     states.completed = saved.step
+    if states.has_master:  # which the parameter is rounded from
+        count_changes([parameter, local])
     states.note_loaded(local)
 
 
@@ -148,12 +170,12 @@ def fill_state_dict(optimizer, state_dict: dict) -> None:
         if states is None or "step" not in values:  # the caller's own
             continue
         states.check_parameter(local_of(parameter))
-        filled = {**values, "step": values["step"].clone()}
+        filled = {**values, "step": new_count(states.completed)}
         kinds = ("first_moment", "second_moment") + (("master",) if states.has_master else ())
         for kind in kinds:
             filled[_names[kind]] = _like(parameter, _read(states, parameter, kind))
         if states.has_master:
-            filled["master_step"] = values["step"].clone()
+            filled["master_step"] = new_count(states.completed)
         state_dict["state"][index] = filled
 
 

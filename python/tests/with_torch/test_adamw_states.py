@@ -321,6 +321,49 @@ def test_a_group_that_is_none_is_refused(group):
         optimizer.add_param_group(group)
 
 
+def saved_of_steps(make, steps=2):
+    """What torch.optim.AdamW saves of a model's parameters."""
+    parameters = list(make().parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=0.1)
+    for _ in range(steps):
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    return optimizer.state_dict()
+
+
+@pytest.mark.parametrize("is_loaded_twice", [False, True])
+def test_states_of_parameters_that_are_frozen_now_are_loaded(is_loaded_twice):
+    def make():
+        torch.manual_seed(0)
+        return torch.nn.Linear(3, 3)
+    saved = saved_of_steps(make)
+    model = make()
+    model.weight.requires_grad_(False)
+    optimizer = penstock.torch.AdamW(model.parameters())
+    for _ in range(2 if is_loaded_twice else 1):
+        optimizer.load_state_dict(saved)
+    loaded = optimizer.state_dict()["state"]
+    for number, values in saved["state"].items():
+        for name, value in values.items():
+            torch.testing.assert_close(loaded[number][name], value)
+    model.weight.requires_grad_()
+    step(model.weight, optimizer)
+    assert optimizer.state[model.weight]["step"] == 3
+
+
+def test_states_of_a_parameter_without_a_shape_are_refused_before_anything_changes():
+    saved = saved_of_steps(lambda: torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2)))
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.LazyLinear(2))
+    optimizer = penstock.torch.AdamW(model.parameters(), lr=0.2)
+    with pytest.raises(penstock.InvalidArgument, match="(?s)no shape yet: parameter number 2 of group 0.*load_state_dict"):
+        optimizer.load_state_dict(saved)
+    assert optimizer.param_groups[0]["lr"] == 0.2 and not optimizer.state_dict()["state"]
+    model(torch.ones(1, 3))
+    optimizer.load_state_dict(saved)
+    assert len(optimizer.state_dict()["state"]) == 4
+
+
 @pytest.mark.parametrize("others", [1, 2])
 def test_a_parameter_that_is_unfrozen_later_is_updated_in_backward(others):
     def train(**options):
@@ -348,6 +391,14 @@ def test_a_parameter_that_is_listed_twice_is_updated_once_in_backward():
     weight.sum().backward()
     optimizer.step()
     torch.testing.assert_close(weight.detach(), torch.full((4,), -0.1))
+
+
+def test_a_count_that_the_trainer_has_written_is_not_saved():
+    parameter, optimizer = one_parameter(torch.bfloat16)
+    step(parameter, optimizer)
+    optimizer.state[parameter]["step"].fill_(7)
+    saved = optimizer.state_dict()["state"][0]
+    assert saved["step"] == saved["master_step"] == 1
 
 
 def test_parameters_may_get_their_shape_later():
