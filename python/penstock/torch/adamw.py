@@ -19,7 +19,7 @@ from .device_update import DeviceUpdate, Registered, is_available
 from .gradient_norm import clip_factor, gradient_norm
 from .host_update import HostUpdate, StagedUpdate
 from .moves import parked
-from .offloaded_states import OffloadedStates, Update, format_of, is_on_host, local_of, new_count
+from .offloaded_states import OffloadedStates, Update, count_changes, format_of, is_on_host, local_of, new_count
 from .placement import place
 from .saved_states import Saved, fill_state_dict, restore, wrap_state_dict
 
@@ -328,8 +328,11 @@ class AdamW(torch.optim.Optimizer):
             for device, those in by_device.items():
                 self._update_on(device).run(those, self._non_finite)
         except BaseException:
+            # Others were not written: counted as changed, they would lose the rest of their masters.
+            _count_changes_of([update for update in updates if update.has_written])
             self._note([update for update in updates if update.is_complete])
             raise
+        _count_changes_of(updates)
         self._note(updates)
 
     def _warn(self) -> None:
@@ -394,6 +397,12 @@ class AdamW(torch.optim.Optimizer):
                     names = group.get("param_names")
                     return _text_of(parameter, names[index] if names else f"number {index} of group {number}")
         return _text_of(parameter, "")
+
+
+def _count_changes_of(updates: Sequence[Update]) -> None:
+    written = [update.parameter for update in updates]
+    written += [update.states.parameter for update in updates if update.states.is_distributed]  # counts by itself
+    count_changes(written)
 
 
 def _first_of_each(found: list[tuple[Update, int]]) -> list[tuple[Update, int]]:

@@ -163,7 +163,7 @@ class OffloadedStates:
         return False
 
     def remember(self) -> None:
-        """Notes the parameter as it is: an update writes it where PyTorch does not count. For is_changed()."""
+        """Notes the parameter as it is after an update, whose change is counted before. For is_changed()."""
         self._seen = place_of(local_of(self.parameter))
 
     @property
@@ -240,6 +240,11 @@ class Update:
         if gradient.dtype not in dtype_names:
             gradient = gradient.float()
         return in_order_of(self.parameter, gradient.resolve_neg())
+
+    @property
+    def has_written(self) -> bool:
+        """Whether a part of the parameter has made the step."""
+        return any(tile.completed == self.number for tile in self.states.tiles)
 
     @property
     def is_complete(self) -> bool:

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 import penstock  # noqa: E402
 import penstock.torch  # noqa: E402
-from penstock.torch import adamw, saved_states  # noqa: E402
+from penstock.torch import adamw, host_update, saved_states  # noqa: E402
 
 
 def one_parameter(dtype=torch.float32, elements=4, **options):
@@ -362,6 +362,73 @@ def test_states_of_a_parameter_without_a_shape_are_refused_before_anything_chang
     model(torch.ones(1, 3))
     optimizer.load_state_dict(saved)
     assert len(optimizer.state_dict()["state"]) == 4
+
+
+@pytest.mark.parametrize("update_in_backward", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_backward_after_the_update_of_what_it_needs_is_refused(dtype, update_in_backward):
+    weights = [torch.nn.Parameter(torch.ones(4, 4, dtype=dtype)) for _ in range(2)]
+    optimizer = penstock.torch.AdamW(weights, update_in_backward=update_in_backward)
+    loss = (torch.ones(1, 4, dtype=dtype) @ weights[0] @ weights[1]).sum()
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_backward_after_masters_were_loaded_is_refused():
+    weight, optimizer = one_parameter(torch.bfloat16)
+    step(weight, optimizer)
+    saved = optimizer.state_dict()
+    loss = (weight * weight).sum()
+    optimizer.load_state_dict(saved)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("completed", [0, 1, 3])
+@pytest.mark.parametrize("state_format", ["split", "fp32"])
+def test_a_step_that_fails_counts_changes_of_what_it_has_written(monkeypatch, completed, state_format):
+    """Of two parameters with two tiles each, so many of which make the step before it fails."""
+    def make():
+        torch.manual_seed(0)
+        model = torch.nn.ParameterList([torch.randn(2 * 16384, dtype=torch.bfloat16) for _ in range(2)])
+        return model, penstock.torch.AdamW(model, lr=1e-3, tile_elements=16384, state_format=state_format)
+
+    def set_gradients(model):
+        for parameter in model:
+            parameter.grad = torch.linspace(-1, 1, parameter.numel(), dtype=torch.bfloat16)
+    whole = host_update._step_tiles
+
+    def fail(steps, workers, found):
+        left = completed
+        for tiles, *rest in steps:
+            whole([(tiles[:left], *rest)], workers, found)
+            left -= min(left, len(tiles))
+        raise penstock.NoSpace("full")
+    straight, other = make()
+    model, optimizer = make()
+    for one, by in ((straight, other), (model, optimizer)):
+        for _ in range(2):
+            set_gradients(one)
+            by.step()
+    set_gradients(straight)
+    other.step()
+    set_gradients(model)
+    versions = [parameter._version for parameter in model]
+    with monkeypatch.context() as patch:
+        patch.setattr(host_update, "_step_tiles", fail)
+        with pytest.raises(penstock.NoSpace):
+            optimizer.step()
+    changed = [parameter._version != version for parameter, version in zip(model, versions)]
+    assert changed == [completed > 0, completed > 2]
+    optimizer.step()
+    for one, by in ((straight, other), (model, optimizer)):
+        set_gradients(one)
+        by.step()
+    assert all(torch.equal(one, expected) for one, expected in zip(model, straight))
+    masters = [by.state_dict()["state"][0]["master"] for by in (optimizer, other)]
+    assert torch.equal(*masters)
 
 
 @pytest.mark.parametrize("others", [1, 2])
