@@ -55,7 +55,8 @@ struct Contestant {
   std::unique_ptr<SwapFileBenchmark> disk;  // of the stepper's swap file
   std::unique_ptr<Stepper> in_memory;       // the same states in host memory; null: steps are not simulated
   zero::simulate::PlannedStep planned;
-  double last_step = 0;  // seconds of the last one on disk, the warm-up too
+  double last_step = 0;    // seconds of the last one on disk, the warm-up too
+  ElementCount on_device;  // of a step, updated by the simulated accelerator
   std::vector<double> seconds, rates, limits, ratios, simulated;
 };
 
@@ -95,6 +96,7 @@ Result<void> take_part(Contestant& contestant, std::uint32_t round) {
   contestant.last_step = timing.step;
   PENSTOCK_TRY_ASSIGN(const auto after, calibrate(contestant));
   if (round == 0) return ok();
+  contestant.on_device = timing.on_device;
   const swap::DiskRates disk = mean(before.disk, after.disk);
   const double limit = disk.mixed / 1e9;
   const double rate = static_cast<double>((timing.read + timing.written).value()) / timing.step / 1e9;
@@ -164,6 +166,13 @@ Result<void> run(const Arguments& arguments) {
         .wanted("nvme, or --turns")
         .got(arguments.device);
   }
+  if (arguments.simulate && arguments.model.cpu_ratio < 1) {
+    return Error::invalid_argument("optimizer_step")
+        .object("--simulate")
+        .reason("it predicts updates on the CPU alone")
+        .wanted("--cpu-ratio 1")
+        .got(fmt::format("{}", arguments.model.cpu_ratio));
+  }
   const measure::Machine machine = measure::describe_machine();
   PENSTOCK_TRY_ASSIGN(const auto storage,
                       measure::describe_storage(arguments.model.path, arguments.model.io_deadline));
@@ -222,6 +231,8 @@ Result<void> run(const Arguments& arguments) {
     if (one.in_memory)
       fmt::print("; simulated {:.2f} of it, spread {:.0f} %", median(one.simulated),
                  100 * spread(one.simulated));
+    if (!one.on_device.is_zero())
+      fmt::print("; {} elements a step are updated by the simulated accelerator", to_string(one.on_device));
     fmt::print("\n");
   }
   const Contestant& first = contestants.front();
@@ -257,6 +268,12 @@ int main_body(int argc, char** argv) {
       .show_default()
       .one_of(switches);
   app.add_option("--device", arguments.device, "where optimizer states are").show_default().one_of(devices);
+  app.add_option(
+         "--cpu-ratio", arguments.model.cpu_ratio,
+         "the part of the tiles that the CPU updates; the others pass through a simulated accelerator, whose "
+         "kernels run on the CPU too")
+      .number_range(0, 1)
+      .show_default();
   app.add_flag("--turns", arguments.turns,
                "run one step for each line of standard input and print its figures as a line of JSON");
   app.add_flag(

@@ -24,6 +24,9 @@ struct StepperOptions {
   std::uint32_t tiles_in_flight = 4;
   std::uint64_t host_mib = 0;  ///< 0: as planned
   std::uint32_t threads = 2;
+  /// The part of the tiles that the CPU updates. Below 1 the device is a simulated accelerator: it has memory of its
+  /// own and a thread for each stream, so that states pass through it as through a GPU. Its kernels run on the CPU.
+  double cpu_ratio = 1;
   cpu_adam::StateFormat format = cpu_adam::StateFormat::fp32;
   bool integrity = true;
 };
@@ -41,6 +44,7 @@ class Stepper {
     double gradient_accumulation;
     double step;              ///< seconds of step(), its writes included
     ByteCount read, written;  ///< by step()
+    ElementCount on_device;   ///< of the step before: updated by the simulated accelerator
   };
   /// Writes a gradient for every unit, then runs one optimizer step.
   Result<Timing> step();

@@ -2,6 +2,8 @@
 #include "kit/scratch_directory.hpp"
 
 #include <gtest/gtest.h>
+#include <string>
+#include <vector>
 
 namespace penstock::test {
 namespace {
@@ -25,6 +27,30 @@ TEST(OptimizerStep, ComparesChecksumsOnAndOffInTheGivenFormat) {
   const auto too_many = run_program(OPTIMIZER_STEP_PROGRAM, {"--parameters", "18446744073709551615"});
   EXPECT_NE(too_many.status, 0);
   EXPECT_NE(too_many.err.find("--parameters"), std::string::npos) << too_many.err;
+}
+
+TEST(OptimizerStep, LetsStatesPassThroughASimulatedAccelerator) {
+  const ScratchDirectory directory;
+  std::vector<std::string> arguments = {"--path",
+                                        directory.path().string(),
+                                        "--parameters",
+                                        "1000000",
+                                        "--unit-parameters",
+                                        "500000",
+                                        "--rounds",
+                                        "1",
+                                        "--cpu-ratio",
+                                        "0"};
+
+  const auto result = run_program(OPTIMIZER_STEP_PROGRAM, arguments);
+
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_NE(result.out.find("elements a step are updated by the simulated accelerator"), std::string::npos)
+      << result.out;
+  arguments.emplace_back("--simulate");
+  const auto refused = run_program(OPTIMIZER_STEP_PROGRAM, arguments);
+  EXPECT_NE(refused.status, 0);
+  EXPECT_NE(refused.err.find("--cpu-ratio 1"), std::string::npos) << refused.err;
 }
 
 TEST(OptimizerStep, FailsWhereItCannotPrint) {
