@@ -29,7 +29,8 @@ Result<void> LossScaler::restore(const State& state) {
     return refuse("last_overflow", "-1, or an update below " + std::to_string(state.updates),
                   static_cast<double>(state.last_overflow));
   }
-  state_ = state;
+  const bool is_of_static = is_dynamic_ && dynamic_.hysteresis > 0 && state.hysteresis < 1;
+  if (!is_of_static) state_ = state;
   return ok();
 }
 

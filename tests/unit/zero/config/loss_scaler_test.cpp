@@ -98,6 +98,18 @@ TEST(LossScaler, ContinuesFromAStateThatWasSaved) {
   }
 }
 
+// Of a run in bf16, or with a static scale: with a hysteresis of 0 no overflow would ever lower the scale.
+TEST(LossScaler, TakesNothingFromAStaticScale) {
+  LossScaler scaler(DynamicLossScale{.initial_scale_power = 8});
+
+  ASSERT_TRUE(scaler.restore(LossScaler(128.0).state()));
+
+  EXPECT_EQ(scaler.scale(), 256);
+  ASSERT_TRUE(scaler.update(/*overflow=*/true));
+  ASSERT_TRUE(scaler.update(/*overflow=*/true));
+  EXPECT_EQ(scaler.scale(), 128);
+}
+
 TEST(LossScaler, NeverReachesZeroWhereTheConfiguredMinimumIsZero) {
   LossScaler scaler(DynamicLossScale{.initial_scale_power = 0, .hysteresis = 1, .min_loss_scale = 0});
   Result<void> updated = ok();
