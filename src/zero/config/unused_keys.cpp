@@ -70,6 +70,9 @@ bool has_scheduled_betas(const Draft& draft) {
 bool has_constant_betas(const Draft& draft) {
   return cycle_of(draft) != nullptr && !cycle_of(draft)->cycle_momentum;
 }
+bool has_no_betas(const Draft& draft) {
+  return cycle_of(draft) != nullptr && draft.config.optimizer.type == cpu_adam::Optimizer::adagrad;
+}
 bool has_no_decay(const Draft& draft) {
   return cycle_of(draft) != nullptr && cycle_of(draft)->decay_step_size == 0;
 }
@@ -96,7 +99,8 @@ constexpr const char *no_fp16 = "fp16 is not enabled", *static_scale = "fp16.los
                      *no_disk = "nothing is offloaded to nvme",
                      *durable = "penstock.durable_directory replaces it",
                      *on_device = "offload_optimizer.device is none",
-                     *constant_betas = "cycle_momentum is false", *no_decay = "decay_step_size is 0";
+                     *constant_betas = "cycle_momentum is false", *no_betas = "Adagrad has no betas",
+                     *no_decay = "decay_step_size is 0";
 
 constexpr Rule rules[] = {
     {"fp16.loss_scale", has_no_fp16, no_fp16},
@@ -115,8 +119,11 @@ constexpr Rule rules[] = {
     {"optimizer.params.betas", has_scheduled_betas, "OneCycle gives the betas of each step"},
     {"optimizer.params.adam_w_mode", has_adam_w, "AdamW decouples the decay; type \"Adam\" does as it says"},
     {"scheduler.params.cycle_min_mom", has_constant_betas, constant_betas},
+    {"scheduler.params.cycle_min_mom", has_no_betas, no_betas},
     {"scheduler.params.cycle_max_mom", has_constant_betas, constant_betas},
+    {"scheduler.params.cycle_max_mom", has_no_betas, no_betas},
     {"scheduler.params.decay_mom_rate", has_constant_betas, constant_betas},
+    {"scheduler.params.decay_mom_rate", has_no_betas, no_betas},
     {"scheduler.params.decay_mom_rate", has_no_decay, no_decay},
     {"scheduler.params.decay_lr_rate", has_no_decay, no_decay},
 
@@ -158,6 +165,7 @@ constexpr Rule rules[] = {
     {"penstock.path_endurance", has_no_swap_files, no_disk},
     {"penstock.endurance_warning", has_no_endurance, "path_endurance is not given"},
     {"penstock.eviction", has_no_disk, no_disk},
+    {"penstock.release", is_below_stage_3, whole},
     {"penstock.update_split", updates_on_device, on_device},
     {"penstock.device_states", updates_on_device,
      "offload_optimizer.device is none: all states are on the device"},

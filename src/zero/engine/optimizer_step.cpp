@@ -41,15 +41,18 @@ Result<LearningRate> OptimizerStep::learning_rate() const {
   };
   if (!std::isfinite(static_cast<float>(now.rate)))
     return refuse("learning rate", "a number that fp32 holds", now.rate);
+  using enum cpu_adam::Optimizer;
+  const cpu_adam::Optimizer type = context_.config.optimizer.type;
+  const bool has_betas = type == adam || type == lion || type == muon;
   for (std::size_t i = 0; i < groups_.size(); ++i) {
-    const float rate = group_hyperparameters(context_.config.optimizer, groups_[i], now).learning_rate;
-    if (!std::isfinite(rate))
-      return refuse("learning rate", "a number that fp32 holds", rate)
+    const GroupHyperparameters group = group_hyperparameters(context_.config.optimizer, groups_[i], now);
+    if (!std::isfinite(group.learning_rate))
+      return refuse("learning rate", "a number that fp32 holds", group.learning_rate)
           .object("learning_rate_factor of optimizer group " + std::to_string(i));
-  }
-  for (const double beta : now.betas) {
-    if (static_cast<float>(beta) >= 1)
-      return refuse("beta", "below 1", beta).advice("lower decay_mom_rate or cycle_max_mom");
+    for (const float beta : {group.beta1, group.beta2}) {
+      if (has_betas && !groups_[i].frozen && beta >= 1)
+        return refuse("beta", "below 1", beta).advice("lower decay_mom_rate or cycle_max_mom");
+    }
   }
   return now;
 }

@@ -48,6 +48,11 @@ TEST(UnusedKeys, AreNotedWithTheReason) {
           "penstock": {"durable_directory": "/run"})",
        "zero_optimization.offload_optimizer.nvme_path", "penstock.durable_directory replaces it"},
       {R"("penstock": {"eviction": "lru"})", "penstock.eviction", "nothing is offloaded to nvme"},
+      {R"("zero_optimization": {"stage": 2}, "penstock": {"release": "reuse_distance"})", "penstock.release",
+       "below stage 3 the device holds all parameters"},
+      {R"("optimizer": {"type": "Adagrad"}, "scheduler": {"type": "OneCycle", "params":
+          {"cycle_min_lr": 1, "cycle_max_lr": 2, "cycle_max_mom": 0.5}})",
+       "scheduler.params.cycle_max_mom", "Adagrad has no betas"},
       {R"("penstock": {"io_engine": "threads"})", "penstock.io_engine", "nothing is offloaded to nvme"},
       {R"("penstock": {"io_deadline_seconds": 7})", "penstock.io_deadline_seconds",
        "nothing is offloaded to nvme"},

@@ -150,7 +150,8 @@ TEST(ScheduleOfAnEngine, UpdatesWithItsRateAndBetas) {
   EXPECT_EQ(a.engine().digest().value(), b.engine().digest().value());
 }
 
-TEST(ScheduleOfAnEngine, RefusesAStepForWhichItGivesNoBeta) {
+/// The fourth step's beta is 0.75 * (1 + decay_mom_rate).
+Config with_growing_beta() {
   Config config;
   config.scheduler = OneCycle{.cycle_min_lr = 0.5,
                               .cycle_max_lr = 1,
@@ -159,10 +160,21 @@ TEST(ScheduleOfAnEngine, RefusesAStepForWhichItGivesNoBeta) {
                               .cycle_min_mom = 0.5,
                               .cycle_max_mom = 0.75,
                               .decay_mom_rate = 1};
+  return config;
+}
+
+TEST(ScheduleOfAnEngine, NeedsNoBetaForAnOptimizerWithoutThem) {
+  Config config = with_growing_beta();
+  config.optimizer.type = cpu_adam::Optimizer::adagrad;
   OneUnit run(config);
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(run.step(1.0f)) << i;
+}
+
+TEST(ScheduleOfAnEngine, RefusesAStepForWhichItGivesNoBeta) {
+  OneUnit run(with_growing_beta());
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(run.step(1.0f));
 
-  const auto refused = run.step(1.0f);  // 0.75 * (1 + decay_mom_rate)
+  const auto refused = run.step(1.0f);
 
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), ErrorCode::invalid_config);
