@@ -1,6 +1,6 @@
 #include <penstock/swap/runtime.hpp>
 
-#include "swap/path/size_swap_files.hpp"
+#include "swap/path/open_paths.hpp"
 #include "swap/policy/find_uses.hpp"
 #include "swap/runtime_internals.hpp"
 #include "swap/runtime_limit.hpp"
@@ -9,9 +9,6 @@
 #include "tiers/store/tensor_slot.hpp"
 
 #include <algorithm>
-#include <filesystem>
-#include <iterator>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,58 +16,6 @@
 namespace penstock::swap {
 
 using tiers::TensorId;
-
-namespace {
-
-/// A file system's error would name no directory. Two paths in one file would overwrite what the other has there.
-Result<void> check_directories(const std::vector<PathOptions>& paths) {
-  std::set<std::filesystem::path> files;
-  for (const PathOptions& path : paths) {
-    const auto refused = [&](const char* member) {
-      return Error::invalid_argument("Runtime::create")
-          .object("RuntimeOptions::paths[" + std::to_string(&path - paths.data()) + "]." + member);
-    };
-    if (path.directory.empty()) {
-      return refused("directory")
-          .reason("it is empty")
-          .advice("name the directory of the swap file; \".\" is the current one");
-    }
-    if (path.file_name.empty()) continue;
-    const std::filesystem::path file = path.directory / path.file_name;
-    if (files.insert(file.lexically_normal()).second) continue;
-    return refused("file_name").reason("it is the file of another path too").got(file.string());
-  }
-  return ok();
-}
-
-/// Where a path is left out, the numbers of those behind it change. Nothing overwrites what is pinned in its file.
-void renumber(std::vector<PinnedExtent>& pinned, const std::vector<PathOptions>& given,
-              const std::vector<PathOptions>& used) {
-  if (given.size() == used.size()) return;
-  std::erase_if(pinned, [&](PinnedExtent& one) {
-    if (one.extent.path >= given.size()) return false;  // refused later
-    const PathOptions& path = given[one.extent.path];
-    const auto found = std::find_if(used.begin(), used.end(), [&](const PathOptions& each) {
-      return each.directory == path.directory && each.file_name == path.file_name;
-    });
-    one.extent.path = static_cast<std::uint32_t>(found - used.begin());
-    return found == used.end();
-  });
-}
-
-/// By path. What ends beyond 2^60 is refused later.
-std::vector<ByteCount> ends_of(const std::vector<PinnedExtent>& pinned, std::size_t paths) {
-  constexpr ByteCount most(std::uint64_t{1} << 60);
-  std::vector<ByteCount> ends(paths);
-  for (const auto& [extent, generation, purpose] : pinned) {
-    const ByteCount begin(extent.offset.value());
-    if (extent.path < paths && begin < most && extent.length < most)
-      ends[extent.path] = std::max(ends[extent.path], begin + extent.length);
-  }
-  return ends;
-}
-
-}  // namespace
 
 Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
   if (options.pinning > tiers::Pinning::required) {
@@ -85,23 +30,8 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
         .wanted("an enumerator")
         .got(unsigned(options.eviction));
   }
-  PENSTOCK_TRY(check_directories(options.paths));
-  if (!options.paths.empty() && !options.swap_need.total.is_zero()) {
-    const std::vector<PathOptions> given = options.paths;
-    auto messages = size_swap_files(options.swap_need, options.paths);
-    if (!messages) return messages.error();
-    std::move(messages->begin(), messages->end(), std::back_inserter(options.messages));
-    renumber(options.pinned, given, options.paths);
-  }
-  const std::vector<ByteCount> pinned_ends = ends_of(options.pinned, options.paths.size());
-  std::vector<std::unique_ptr<Path>> paths;
-  for (const PathOptions& path : options.paths) {
-    const ByteCount end = pinned_ends[paths.size()];
-    // One tensor may be too long for what is left before the end of the reserved bytes.
-    auto created = Path::create(path, end.is_zero() ? end : end + options.swap_need.tensor_max);
-    if (!created) return created.error();
-    paths.push_back(std::move(*created));
-  }
+  auto paths = open_paths(options);
+  if (!paths) return paths.error();
   auto arena = tiers::HostArena::create(
       {.size = options.host_budget, .pinning = options.pinning, .nodes = options.memory_nodes});
   if (!arena) return arena.error();
@@ -110,7 +40,7 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
     PENSTOCK_TRY_ASSIGN(timeline, Timeline::create(options.timeline_file, options.timeline_process));
   }
   std::unique_ptr<Runtime> runtime(new Runtime(std::make_shared<RuntimeState>(
-      std::move(options), std::move(*arena), std::move(paths), std::move(timeline))));
+      std::move(options), std::move(*arena), std::move(*paths), std::move(timeline))));
   PENSTOCK_TRY(runtime->state_->pin_earlier_extents());
   PENSTOCK_TRY(runtime->state_->start_threads());
   return runtime;

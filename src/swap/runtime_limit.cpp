@@ -137,7 +137,7 @@ Result<ByteCount> Runtime::limit_memory(Limiter limiter, ByteCount wanted) {
     if (s.vacated_count > 0) {
       return Error(ErrorCode::failed_state, operation)
           .reason("an engine of the runtime has parked what has its home in the memory")
-          .advice("call unpark() of that engine first");
+          .advice("call it before park() of that engine, or after its unpark()");
     }
     return check_limit(least_of(s), end, wanted, other < size ? std::optional(other) : std::nullopt);
   };

@@ -10,7 +10,8 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  /// Runs `task` once, on this or another thread, now or later. `task` does not throw. An empty one is ignored.
+  /// Runs `task` once, on this or another thread, now or later. `task` does not throw, nor may post(): an
+  /// exception ends the process. An empty task is ignored.
   virtual void post(std::function<void()> task) = 0;
 };
 

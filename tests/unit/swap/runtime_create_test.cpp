@@ -80,6 +80,28 @@ TEST(Runtime, LeavesNothingOpenWhenOneOfItsSwapFilesCannotBeMade) {
   }
 }
 
+// Ranks that start at a time see the same free space.
+TEST(Runtime, SizesItsPathsAgainWhereTheSpaceThatItHasSeenIsTaken) {
+  const penstock::test::ScratchDirectory one, two;
+  using tiers::FileSystemFault;
+  for (const std::uint64_t times : {1u, 4u, 100u}) {
+    tiers::FaultFileSystem file_system(
+        tiers::real_file_system(),
+        {FileSystemFault::fail(FileSystemFault::Operation::create_scratch, 0, ENOSPC, times)});
+    RuntimeOptions options{.host_budget = 2_MiB};
+    for (const auto* directory : {&one, &two})
+      options.paths.push_back({.directory = directory->path(), .file_system = &file_system});
+    options.swap_need = {.total = 2_MiB, .tensor_max = 1_MiB};
+
+    const auto runtime = Runtime::create(std::move(options));
+
+    EXPECT_EQ(runtime.has_value(), times < 5) << times;
+    if (!runtime) {
+      EXPECT_EQ(runtime.error().code(), ErrorCode::no_space);
+    }
+  }
+}
+
 TEST(Runtime, SaysOfEachPathThatItsFileSystemHasNoDirectIo) {
   const penstock::test::ScratchDirectory directory;
   tiers::FaultFileSystem file_system(tiers::real_file_system(),
