@@ -1,8 +1,11 @@
 #include "zero/engine/commit_search.hpp"
 
+#include "base/notes.hpp"
+#include "base/utf8.hpp"
 #include "zero/commit/durable_directories.hpp"
 
 #include <algorithm>
+#include <array>
 #include <random>
 #include <span>
 #include <utility>
@@ -20,6 +23,7 @@ std::uint64_t random_number() {
 struct Verdict {
   RankDirectory::Run number{};  // random; that of rank 0 counts
   std::uint32_t code = 0, failed = 0;
+  std::array<char, 512> cause{};  // of the failure, ends with 0
 };
 
 /// What each rank sees. `damaged`: see view_commits().
@@ -47,9 +51,11 @@ std::vector<FoundManifest> manifests_of(const std::vector<CommitView>& views) {
 
 Result<void> agree_on_outcome(EngineContext& context, const char* operation, const Result<void>& mine,
                               RankDirectory::Run* number) {
-  const Verdict verdict{.number = {random_number(), random_number()},
-                        .code = mine ? 0 : static_cast<std::uint32_t>(mine.error().code()),
-                        .failed = mine ? 0u : 1u};
+  Verdict verdict{.number = {random_number(), random_number()},
+                  .code = mine ? 0 : static_cast<std::uint32_t>(mine.error().code()),
+                  .failed = mine ? 0u : 1u,
+                  .cause = {}};
+  if (!mine) first_line(mine.error()).copy(verdict.cause.data(), verdict.cause.size() - 1);
   std::vector<Verdict> all(context.communicator.size());
   PENSTOCK_TRY(context.exchange(ConstHostSpan(std::span(&verdict, 1)), HostSpan(std::span(all)),
                                 CollectiveSignature::Subject::commit));
@@ -59,6 +65,7 @@ Result<void> agree_on_outcome(EngineContext& context, const char* operation, con
     return Error(static_cast<ErrorCode>(all[rank].code), operation)
         .reason("it has failed on another rank")
         .object("rank " + std::to_string(rank))
+        .note("cause   " + to_utf8(all[rank].cause.data()))
         .advice("look for that rank's error, which says what to do");
   }
   if (number != nullptr) *number = all.front().number;
