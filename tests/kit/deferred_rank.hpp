@@ -40,12 +40,13 @@ class DeferredRank final : public swap::IdleHandler {
     Config config{.stage = 3};
     ModelLayout model;
     std::uint64_t seed = 0;
+    ByteCount device_beside = {};  ///< memory of the device beside the engine's budget
     /// Puts a device around the HostDevice, and changes the optimizer.
     std::function<void(Accelerator&)> change;
   };
   explicit DeferredRank(const Options& options) : random_(options.seed) {
     const auto make_accelerator = [&](ByteCount memory) -> Result<Accelerator> {
-      Accelerator made = make_host_accelerator({.memory = memory,
+      Accelerator made = make_host_accelerator({.memory = memory + options.device_beside,
                                                 .mode = tiers::HostDevice::Mode::deferred,
                                                 .seed = options.seed,
                                                 .location = tiers::DeviceMemory::separate});

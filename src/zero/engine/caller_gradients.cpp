@@ -36,8 +36,7 @@ CallerGradients::~CallerGradients() {
   if (!staging_.empty() && !context_.device_hangs()) context_.device.release(staging_);
 }
 
-Result<void> CallerGradients::prepare(std::uint32_t unit, std::span<const GradientSource> gradients,
-                                      tiers::Stream& stream) {
+Result<void> CallerGradients::prepare(std::uint32_t unit, std::span<const GradientSource> gradients) {
   const auto parameters = context_.model.parameters_of(unit);
   if (gradients.size() != parameters.size()) {
     return refused("gradients of " + context_.model.units[unit].name)
@@ -54,7 +53,7 @@ Result<void> CallerGradients::prepare(std::uint32_t unit, std::span<const Gradie
     needed = std::max(needed, staging_needed(parameters[i], gradients[i]));
   }
   if (needed <= staging_.size()) return ok();
-  PENSTOCK_TRY(context_.finish(stream, "the trainer's stream"));
+  if (staged_ != nullptr) PENSTOCK_TRY(context_.wait_for(*staged_, "copies of the caller's gradients"));
   (void)release();
   auto allocated = context_.device.allocate(needed);
   if (!allocated) {
@@ -69,6 +68,7 @@ Result<void> CallerGradients::prepare(std::uint32_t unit, std::span<const Gradie
 }
 
 ByteCount CallerGradients::release() {
+  staged_.reset();
   if (!staging_.empty()) context_.device.release(staging_);
   return std::exchange(staging_, DeviceSpan()).size();
 }
@@ -138,10 +138,18 @@ Result<void> CallerGradients::check_apart(const std::string& name, const Gradien
 
 Result<void> CallerGradients::copy(std::span<const GradientSource> gradients,
                                    std::span<const GradientSlot> slots, tiers::Stream& stream) {
+  // The last gradients may have been copied on another stream.
+  if (staged_ != nullptr) {
+    if (auto waits = stream.wait(*staged_); !waits) return context_.fail(waits.error());
+  }
   for (std::size_t i = 0; i < slots.size(); ++i) {
     if (slots[i].tensor.bytes.empty()) continue;  // frozen
     if (auto copied = copy_one(gradients[i], slots[i], stream); !copied) return context_.fail(copied.error());
   }
+  if (staging_.empty()) return ok();
+  auto fence = context_.events.record(stream);
+  if (!fence) return context_.fail(fence.error());
+  staged_ = *std::move(fence);
   return ok();
 }
 
@@ -159,7 +167,8 @@ Result<void> CallerGradients::copy_one(const GradientSource& gradient, const Gra
                          : compute_.cast(stream.handle(), from, slot.tensor);
 }
 
-/// The stream orders the uses of the staging memory: the next copy into it runs after the last one out of it.
+/// The order of the stream is that of the uses of the staging memory: the next copy into it runs after the last one out
+/// of it.
 Result<DeviceTensor> CallerGradients::on_device(const HostTensor& gradient, tiers::Stream& stream) {
   const ByteCount size = gradient.bytes.size();
   if (context_.device.memory() == tiers::DeviceMemory::host) {

@@ -22,7 +22,7 @@ class CallerGradients {
 
   /// Errors: invalid_argument, for gradients that are not those of the unit's parameters; budget_too_small, when the
   /// device has no room for the largest gradient that cannot be copied directly.
-  Result<void> prepare(std::uint32_t unit, std::span<const GradientSource> gradients, tiers::Stream& stream);
+  Result<void> prepare(std::uint32_t unit, std::span<const GradientSource> gradients);
   /// Releases the staging memory until it is needed again; returns its size. No stream uses it any more.
   ByteCount release();
   /// Enqueues the copies of prepared gradients on `stream`. An error fails the engine.
@@ -39,7 +39,8 @@ class CallerGradients {
 
   EngineContext& context_;
   Compute& compute_;
-  DeviceSpan staging_;  // of gradients in host memory that are not copied directly
+  DeviceSpan staging_;   // of gradients in host memory that are not copied directly
+  tiers::Fence staged_;  // after the last use of it, on any stream; null: there was none
 };
 
 }  // namespace penstock::zero

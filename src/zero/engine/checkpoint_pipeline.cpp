@@ -102,7 +102,8 @@ Result<void> CheckpointPipeline::release(std::uint32_t checkpoint) {
   if (!fence) return context_.fail(fence.error());
   std::vector<tiers::Fence>& fences = writable_[*slots_.slot_of(checkpoint)];
   // A later fence of the same stream stands for the earlier one too.
-  if (std::exchange(state.fenced, state.stream) == state.stream && !fences.empty()) fences.pop_back();
+  const void* const native = state.stream->handle().native();
+  if (std::exchange(state.fenced, native) == native && !fences.empty()) fences.pop_back();
   fences.push_back(*fence);
   if (state.use == CheckpointUse::last_read) {
     state.written = false;

@@ -61,7 +61,7 @@ class CheckpointPipeline {
     bool written = false;  // it has contents
     bool stored = false;   // a store of them has begun
     CheckpointUse use = CheckpointUse::read;
-    tiers::Stream* fenced = nullptr;  // the stream of the last fence in writable_ that a lease has left
+    const void* fenced = nullptr;  // the native stream of the last fence in writable_ that a lease has left
     tiers::Stream* stream = nullptr;  // of the lease
     tiers::Fence written_at;          // its contents are complete after it
     MoveProgress store, load;

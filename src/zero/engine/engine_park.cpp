@@ -100,6 +100,8 @@ Result<void> EngineState::check_park(tiers::Tier to, ParkKinds kinds,
 
 /// No operation of a stream uses memory of `kinds` afterwards. Called on all ranks or on none: it drops flats.
 Result<void> EngineState::finish_use_of(ParkKinds kinds) {
+  // From here on a call may fail on this rank alone: its next one drops what the peers have dropped.
+  if (has(kinds, ParkKinds::parameters)) residency_->begin_clear();
   PENSTOCK_TRY(residency_->finish_gradients(*this));
   PENSTOCK_TRY(gradients_.finish_reductions());
   std::vector<tiers::Fence> last_uses;

@@ -261,7 +261,7 @@ Result<std::vector<GradientSlot>> EngineState::gradients(const char* operation, 
   if (gradients_.is_last_micro_batch(unit)) update_.read_ahead();
   gradient_stream_ = &stream;
   PENSTOCK_TRY(residency_->open_gradients(unit, *this));
-  auto slots = gradients_.slots(operation, unit);
+  auto slots = gradients_.slots(operation, unit, stream);
   if (slots) begin_on_stream(stream, "gradients of ", unit);
   return slots;
 }
@@ -278,7 +278,7 @@ Result<void> EngineState::reduce(std::uint32_t unit, tiers::Stream& stream) {
         .advice("call gradients() for each micro-batch, and pass its result once");
   }
   end_on_stream(stream, "gradients of ", unit);
-  gradients_.close(unit);
+  PENSTOCK_TRY(gradients_.close(unit, stream));
   for (const std::uint32_t flat : context_.shards.trained_by(unit)) {
     if (!residency_->close_gradient(flat)) continue;
     PENSTOCK_TRY(gradients_.close_flat(context_.flats[flat], stream));
@@ -295,7 +295,7 @@ Result<void> EngineState::reduce_copies(std::uint32_t unit, std::span<const Grad
   PENSTOCK_TRY(check_here(operation, ParkKinds::parameters | ParkKinds::gradients));
   PENSTOCK_TRY(check_unit(operation, unit));
   PENSTOCK_TRY(check_stream(operation, stream));
-  PENSTOCK_TRY(caller_gradients_.prepare(unit, gradients, stream));
+  PENSTOCK_TRY(caller_gradients_.prepare(unit, gradients));
   PENSTOCK_TRY_ASSIGN(const auto slots, this->gradients(operation, unit, stream));
   PENSTOCK_TRY(caller_gradients_.copy(gradients, slots, stream));
   return reduce(unit, stream);

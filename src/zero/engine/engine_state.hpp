@@ -129,6 +129,7 @@ class EngineState : private FlatResidency::Effects {
   [[nodiscard]] Result<void> check_park(tiers::Tier to, ParkKinds kinds,
                                         const std::vector<std::filesystem::path>& directories) const;
   Result<void> finish_use_of(ParkKinds kinds);
+  Result<void> wait_for_uses();
   Result<void> store_homes(ParkKinds kinds);
   [[nodiscard]] Result<std::unique_ptr<ParkedContents>> copy_contents(
       tiers::Tier to, ParkKinds kinds, const std::vector<std::filesystem::path>& directories);

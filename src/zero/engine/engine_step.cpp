@@ -96,6 +96,20 @@ StepTimes EngineState::step_times() const {
   return times;
 }
 
+/// Waits until no stream of the trainer uses what it has released: ranges are given to others without their fences.
+Result<void> EngineState::wait_for_uses() {
+  std::vector<tiers::Fence> uses = checkpoints_->last_uses();
+  const std::vector<tiers::Fence> of_ranges = context_.fences.all();
+  uses.insert(uses.end(), of_ranges.begin(), of_ranges.end());
+  for (const FlatState& flat : context_.flats) {
+    for (const auto& [stream, use] : flat.gathered.last_uses) uses.push_back(use);
+    uses.insert(uses.end(), flat.grad.written_by.begin(), flat.grad.written_by.end());
+  }
+  for (const tiers::Fence& use : uses)
+    PENSTOCK_TRY(context_.wait_for(*use, "the trainer's use of the engine's tensors"));
+  return ok();
+}
+
 Result<void> EngineState::abandon_step(tiers::Stream& stream, std::string cause) {
   constexpr const char* operation = "Engine::abandon_step";
   PENSTOCK_TRY(check_not_failed(operation));
@@ -117,6 +131,7 @@ Result<void> EngineState::abandon_step(tiers::Stream& stream, std::string cause)
   context_.interrupt(error);
   context_.internals.wait_ignoring_stores([this] { return moves_are_idle(); });
   PENSTOCK_TRY(context_.recover(stream));
+  PENSTOCK_TRY(wait_for_uses());
   const std::uint32_t begun = gradients_.micro_batches_begun();
   residency_->abandon_step(
       unit_order(options_.model.units.size(), options_.config.gradient_accumulation_steps));

@@ -55,8 +55,8 @@ struct GatheredFlat {
   swap::Lease
       in_place;  ///< of the shard, if it is the gathered flat; set by the mover before the gather is done
   bool waited_for = false;  ///< the compute stream has waited for it
-  /// After the work of the last lease of each stream.
-  std::map<const tiers::Stream*, tiers::Fence> last_uses;
+  /// After the work of the last lease of each stream, by its native handle: objects that wrap streams come and go.
+  std::map<const void*, tiers::Fence> last_uses;
   MoveProgress gather;
   std::unique_ptr<tiers::Event> gathered;
 };
@@ -72,6 +72,8 @@ struct GradientFlat {
   std::uint32_t closed_count = 0;  ///< micro-batches of this step whose gradient is complete
   MoveProgress reduction;
   std::unique_ptr<tiers::Event> written_event, reduced;
+  /// Of one that several units write, perhaps on several streams: after what they have done so far.
+  std::vector<tiers::Fence> written_by;
   tiers::Fence
       copied_out;  ///< set before the reduction is ordered: after it the full gradient may be written again
   std::vector<double> square_partials;  ///< of the accumulated gradient, after the last micro-batch

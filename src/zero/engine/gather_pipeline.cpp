@@ -126,7 +126,7 @@ Result<void> GatherPipeline::end_use(std::uint32_t unit, tiers::Stream& stream) 
   auto fence = context_.events.record(stream);
   if (!fence) return context_.fail(fence.error());
   for (const std::uint32_t flat : context_.shards.needed_by(unit)) {
-    context_.flats[flat].gathered.last_uses[&stream] = *fence;
+    context_.flats[flat].gathered.last_uses[stream.handle().native()] = *fence;
   }
   return ok();
 }

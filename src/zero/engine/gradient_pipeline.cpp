@@ -86,19 +86,40 @@ Result<void> GradientPipeline::open(FlatState& flat, const tiers::Reservation& r
       return context_.fail(filled.error());
     }
   }
+  flat.grad.written_by.clear();
+  return is_shared(flat) ? note_written(flat, stream) : ok();
+}
+
+bool GradientPipeline::is_shared(const FlatState& flat) const {
+  return context_.shards.user_count(static_cast<std::uint32_t>(&flat - context_.flats.data())) > 1;
+}
+
+Result<void> GradientPipeline::note_written(FlatState& flat, tiers::Stream& stream) {
+  auto fence = context_.events.record(stream);
+  if (!fence) return context_.fail(fence.error());
+  flat.grad.written_by.push_back(*std::move(fence));
   return ok();
 }
 
-Result<std::vector<GradientSlot>> GradientPipeline::slots(const char* operation, std::uint32_t unit) {
+Result<void> GradientPipeline::wait_for_other_units(const FlatState& flat, tiers::Stream& stream) {
+  for (const tiers::Fence& fence : flat.grad.written_by) {
+    if (auto waits = stream.wait(*fence); !waits) return context_.fail(waits.error());
+  }
+  return ok();
+}
+
+Result<std::vector<GradientSlot>> GradientPipeline::slots(const char* operation, std::uint32_t unit,
+                                                          tiers::Stream& stream) {
   const bool again = units_[unit].open;
   const auto flats = context_.shards.trained_by(unit);
-  const auto shared = [&](std::uint32_t flat) { return context_.shards.user_count(flat) > 1; };
+  const auto shared = [&](std::uint32_t flat) { return is_shared(context_.flats[flat]); };
   if (again && std::any_of(flats.begin(), flats.end(), shared)) {
     return Error::invalid_argument(operation)
         .reason("the unit's gradient is being written, and is added to that of another unit")
         .object(context_.model.units[unit].name)
         .advice("pass the first result to reduce(), or call abandon_step()");
   }
+  for (const std::uint32_t flat : flats) PENSTOCK_TRY(wait_for_other_units(context_.flats[flat], stream));
   std::vector<GradientSlot> slots;
   for (const ParameterId id : context_.model.parameters_of(unit)) {
     if (context_.is_frozen(id)) {
@@ -114,12 +135,18 @@ Result<std::vector<GradientSlot>> GradientPipeline::slots(const char* operation,
   return slots;
 }
 
-void GradientPipeline::close(std::uint32_t unit) {
+Result<void> GradientPipeline::close(std::uint32_t unit, tiers::Stream& stream) {
   units_[unit].open = false;
   ++units_[unit].written;
+  for (const std::uint32_t flat : context_.shards.trained_by(unit)) {
+    if (is_shared(context_.flats[flat])) PENSTOCK_TRY(note_written(context_.flats[flat], stream));
+  }
+  return ok();
 }
 
 Result<void> GradientPipeline::close_flat(FlatState& flat, tiers::Stream& stream) {
+  PENSTOCK_TRY(wait_for_other_units(flat, stream));
+  flat.grad.written_by.clear();
   if (auto recorded = stream.record(*flat.grad.written_event); !recorded) {
     return context_.fail(recorded.error());
   }

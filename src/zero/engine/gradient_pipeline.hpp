@@ -40,11 +40,13 @@ class GradientPipeline {
   /// Assigns `range` to the full gradient and zeroes its padding on `stream`. Without a range, leases the gradient
   /// shard, which is the full gradient; errors are then those of Runtime::acquire().
   Result<void> open(FlatState& flat, const tiers::Reservation& range, tiers::Stream& stream);
-  /// A repeated call returns the same slots: what is written next replaces what was written before. Errors:
-  /// invalid_argument, for a repeated call of a unit that shares parameters: a slot may have the sum of several units.
-  Result<std::vector<GradientSlot>> slots(const char* operation, std::uint32_t unit);
-  /// The unit's gradient is written. Its flats that no other unit has still to write can be closed.
-  void close(std::uint32_t unit);
+  /// Work on `stream` may write the slots then. A repeated call returns the same ones: what is written next replaces
+  /// what was written before. Errors: invalid_argument, for a repeated call of a unit that shares parameters: a slot may
+  /// have the sum of several units.
+  Result<std::vector<GradientSlot>> slots(const char* operation, std::uint32_t unit, tiers::Stream& stream);
+  /// The work that writes the unit's gradient is enqueued on `stream`. Its flats that no other unit has still to write
+  /// can be closed.
+  Result<void> close(std::uint32_t unit, tiers::Stream& stream);
   /// The flat's full gradient is complete: the work that writes it is enqueued on `stream` before this call.
   Result<void> close_flat(FlatState& flat, tiers::Stream& stream);
   /// Starts the reduction of flats that were closed, by one collective.
@@ -71,6 +73,11 @@ class GradientPipeline {
 
  private:
   Result<void> wait_for_accumulation(FlatState& flat);
+  /// Makes `stream` wait for what other units have done with a flat that it shares with them.
+  Result<void> wait_for_other_units(const FlatState& flat, tiers::Stream& stream);
+  Result<void> note_written(FlatState& flat, tiers::Stream& stream);
+  /// Whether several units write its gradient.
+  [[nodiscard]] bool is_shared(const FlatState& flat) const;
 
   struct UnitState {
     bool absent = false;  ///< the unit gets no gradient in this step

@@ -93,6 +93,8 @@ class FlatResidency {
   Result<void> reduce_buckets(Effects& effects);
   /// Reduces what is in a bucket, and frees all ranges of full gradients.
   Result<void> finish_gradients(Effects& effects);
+  /// The next acquire(), open_gradients() or begin_step() drops all flats that are not leased, unless clear() has.
+  void begin_clear() { clearing_ = true; }
   /// Finishes gradients as above, drops all flats and frees all ranges. Errors: as drop_all().
   Result<void> clear(const char* operation, Effects& effects);
   /// Errors: failed_state, while a unit is leased, and nothing is dropped; those of `effects`.
