@@ -40,12 +40,14 @@ std::byte* map_aligned(std::uint64_t size) {
   return reinterpret_cast<std::byte*>(aligned);
 }
 
-/// A populated mapping of the machine's reserved huge pages, or null.
+/// A populated mapping of the machine's reserved huge pages, which forked processes and core dumps leave out, or null.
 std::byte* map_reserved(std::uint64_t size, std::span<const std::uint32_t> nodes) {
   void* const pages =
       ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
   if (pages == MAP_FAILED) return nullptr;
   auto* const address = static_cast<std::byte*>(pages);
+  ::madvise(pages, size, MADV_DONTFORK);
+  ::madvise(pages, size, MADV_DONTDUMP);
   (void)prefer_nodes(HostSpan(address, ByteCount(size)), nodes);
   if (populate(address, ByteCount(size))) return address;
   ::munmap(pages, size);
