@@ -22,13 +22,15 @@ constexpr ByteCount unlimited(std::numeric_limits<std::uint64_t>::max());
 
 /// The names of a version's files in the directory of a control group.
 struct Version {
-  const char *limit, *usage;
+  const char* limit;
+  const char* throttle;  // above it the kernel slows allocations down until they take hours; null: none
+  const char* usage;
   /// Lines of memory.stat: page cache of the group and of those below it.
   std::string_view inactive_cache, active_cache;
 };
-constexpr Version version_1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
-                               "total_active_file"};
-constexpr Version version_2 = {"memory.max", "memory.current", "inactive_file", "active_file"};
+constexpr Version version_1 = {"memory.limit_in_bytes", nullptr, "memory.usage_in_bytes",
+                               "total_inactive_file", "total_active_file"};
+constexpr Version version_2 = {"memory.max", "memory.high", "memory.current", "inactive_file", "active_file"};
 
 /// A mounted hierarchy of control groups.
 struct Hierarchy {
@@ -140,11 +142,17 @@ ByteCount used_by(const fs::path& directory, const Version& version) {
 void apply_group(const fs::path& root, const fs::path& directory, const Version& version,
                  MemoryLimit& least) {
   const fs::path host_directory = root / directory.relative_path();
-  const auto allowed = read_bytes(host_directory / version.limit);
+  const char* file = version.limit;
+  auto allowed = read_bytes(host_directory / file);
+  const auto throttled = version.throttle ? read_bytes(host_directory / version.throttle) : std::nullopt;
+  if (throttled && throttled < allowed.value_or(unlimited)) {
+    file = version.throttle;
+    allowed = throttled;
+  }
   if (!allowed) return;  // "max"
   const ByteCount available = *allowed - std::min(*allowed, used_by(host_directory, version));
   if (available >= least.available) return;
-  least = {.available = available, .allowed = *allowed, .file = (directory / version.limit).string()};
+  least = {.available = available, .allowed = *allowed, .file = (directory / file).string()};
 }
 
 using MemoryInfo = std::map<std::string, ByteCount, std::less<>>;

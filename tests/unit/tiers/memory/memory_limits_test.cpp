@@ -103,6 +103,28 @@ TEST_F(MemoryLimits, AreTheSmallestOfAllGroupsAboveIt) {
   EXPECT_EQ(limit().file, "/sys/fs/cgroup/a/memory.max");
 }
 
+TEST_F(MemoryLimits, AreTheLowerOneOfMaxAndHighInEachGroup) {
+  be_in_v2("/a/b");
+  limit_v2("/a/b", "max", "268435456");
+  write("sys/fs/cgroup/a/b/memory.high", "1073741824\n");
+  EXPECT_EQ(limit().available, 768_MiB);
+  EXPECT_EQ(limit().allowed, 1_GiB);
+  EXPECT_EQ(limit().file, "/sys/fs/cgroup/a/b/memory.high");
+
+  limit_v2("/a/b", "2147483648", "268435456");
+  EXPECT_EQ(limit().file, "/sys/fs/cgroup/a/b/memory.high");
+
+  limit_v2("/a/b", "536870912", "268435456");
+  EXPECT_EQ(limit().available, 256_MiB);
+  EXPECT_EQ(limit().file, "/sys/fs/cgroup/a/b/memory.max");
+
+  write("sys/fs/cgroup/a/b/memory.high", "max\n");
+  limit_v2("/a", "1073741824", "536870912");
+  write("sys/fs/cgroup/a/memory.high", "671088640\n");
+  EXPECT_EQ(limit().available, 128_MiB);
+  EXPECT_EQ(limit().file, "/sys/fs/cgroup/a/memory.high");
+}
+
 TEST_F(MemoryLimits, AreThoseOfTheMountWhereAContainerSeesNothingAbove) {
   for (const std::string group :
        {"/", "/docker/1234", "/../../elsewhere", "/docker/12345", "//docker/1234"}) {
