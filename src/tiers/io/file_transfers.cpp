@@ -152,6 +152,7 @@ void FileTransfers::State::post(IoOperation operation, const std::filesystem::pa
 }
 
 bool FileTransfers::State::is_stuck() {
+  const TimePoint most = options.deadline < forever / 2 ? 2 * options.deadline : forever;
   for (Thread& thread : threads) {
     (void)thread.running.update();
     const std::uint64_t progress = thread.mover.progress();
@@ -161,10 +162,9 @@ bool FileTransfers::State::is_stuck() {
       continue;
     }
     // The mover ends a request that has no answer by itself: this is a call that does not return.
-    if (thread.running.elapsed() - thread.progressed < 2 * options.deadline) continue;
-    stuck = call_overdue("FileTransfers::wait", 2 * options.deadline)
-                .object(thread.part->file.string())
-                .at(thread.part->offset);
+    if (thread.running.elapsed() - thread.progressed < most) continue;
+    stuck =
+        call_overdue("FileTransfers::wait", most).object(thread.part->file.string()).at(thread.part->offset);
     return true;
   }
   return false;

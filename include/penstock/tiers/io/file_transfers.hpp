@@ -39,7 +39,8 @@ class FileTransfers {
     /// Each has an engine and files of its own; a transfer is cut into as many parts, which are moved at the same time.
     std::uint32_t threads = 1;
     EngineChoice engine = EngineChoice::automatic;
-    TimePoint deadline = std::chrono::seconds(60);  ///< for one request, and for opening a file
+    TimePoint deadline =
+        std::chrono::seconds(60);  ///< for one request, and for opening a file; forever: none
     /// Outlives the object, and calls that have not returned after deadline_exceeded.
     FileSystem* files = &real_file_system();
     /// If set, replaces each thread's engine by its return value, in a test. Called by that thread.

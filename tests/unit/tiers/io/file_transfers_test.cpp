@@ -275,6 +275,26 @@ TEST(FileTransfers, EndWhereACallDoesNotReturn) {
          {file.string(), "cause"});
 }
 
+TEST(FileTransfers, WaitForACallWithoutEndIfTheDeadlineIsForever) {
+  const ScratchDirectory scratch;
+  const fs::path file = scratch.path() / "file";
+  std::ofstream(file) << std::string(1 << 16, 'x');
+  // Longer than a step of wait(). Never destroyed: a call that is abandoned may still use it.
+  static auto* const files =
+      new FaultFileSystem(real_file_system(), {{.operation = FileSystemFault::Operation::open,
+                                                .occurrence = 1,
+                                                .effect = FileSystemFault::Effect::delay,
+                                                .delay = std::chrono::milliseconds(1500)}});
+  const auto transfers = transfers_of({.deadline = forever, .files = files});
+  static Memory bytes(1 << 16);
+  ASSERT_TRUE(transfers->start_read(file, FileOffset(0), bytes.span()));
+
+  const auto ended = transfers->wait();
+
+  ASSERT_TRUE(ended) << ended.error().message();
+  EXPECT_EQ(bytes.text(), std::string(1 << 16, 'x'));
+}
+
 TEST(FileTransfers, SayWhatIsDoneOtherwise) {
   const ScratchDirectory scratch;
   const auto transfers = transfers_of({});
