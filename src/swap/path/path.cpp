@@ -180,6 +180,8 @@ Result<Path::Opened> Path::open(PathOptions options, ByteCount reserved, ByteCou
   }
   options.reserved = std::min(reserved, options.capacity);
   PENSTOCK_TRY_ASSIGN(auto chosen, engine_for(options, file.properties()));
+    // A process whose limit on file sizes is lower than that of the one that made the file may not write its end.
+    PENSTOCK_TRY(file.extend(length));
   PENSTOCK_TRY(check_made(options.make_engine ? "PathOptions::make_engine" : "PathOptions::engine", chosen));
   if (options.decorate) chosen.engine = options.decorate(std::move(chosen.engine));
   PENSTOCK_TRY(check_made("PathOptions::decorate", chosen));

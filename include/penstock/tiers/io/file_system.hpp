@@ -57,7 +57,8 @@ class File {
   /// Makes the file at least `size` bytes long. Reserves no space for the added bytes: a write there may fail with
   /// no_space.
   ///
-  /// Errors: no_space, when the file system allows no file of that length; io.
+  /// Errors: no_space, when the file system or the limit on file sizes allows no file of that length, even if it has it
+  /// already; io.
   Result<void> extend(ByteCount size);
   /// Fills `into` with the bytes from `offset`.
   ///

@@ -234,6 +234,22 @@ TEST(Path, KeepsAllOfAnExistingFileThatCannotGrow) {
 }
 
 TEST(Path, HasRoomBesideWhatIsKeptInAnExistingFile) {
+/// A store beyond the limit would end the process.
+TEST(Path, RefusesAnExistingFileBeyondTheLimitOnFileSizes) {
+  const test::ScratchDirectory directory;
+  ASSERT_TRUE(tiers::real_file_system().create(directory.path() / "swap", 3_MiB, tiers::DirectIo::off));
+  const FileLengthLimit limit(2_MiB);
+
+  for (const ByteCount capacity : {1_MiB, 3_MiB, 8_MiB}) {
+    const auto path =
+        Path::create({.directory = directory.path(), .capacity = capacity, .file_name = "swap"});
+
+    ASSERT_FALSE(path) << capacity.value();
+    EXPECT_EQ(path.error().code(), ErrorCode::no_space) << path.error().message();
+    EXPECT_NE(path.error().message().find("ulimit -f"), std::string::npos) << path.error().message();
+  }
+}
+
   const test::ScratchDirectory directory;
   ASSERT_TRUE(tiers::real_file_system().create(directory.path() / "swap", 3_MiB, tiers::DirectIo::off));
   const auto capacity = [&](ByteCount pinned_end) {
