@@ -51,7 +51,7 @@ void HostResidency::load_failed(TensorId tensor, const Error& cause) {
   unwanted_.erase(tensor);
   unreadable_.insert(tensor);
   effects_.drop(tensor);
-  update_policies(tensor);
+  if (!discard_if_unwanted(tensor)) update_policies(tensor);
   load_errors_.insert_or_assign(tensor, std::move(error));
 }
 

@@ -358,6 +358,19 @@ TEST_F(HostResidencyTest, DiscardsOnlyAfterTheTransferInFlight) {
   EXPECT_FALSE(tensors.stored(loading) || tensors.stored(storing));
 }
 
+TEST_F(HostResidencyTest, DiscardsAlsoWhenTheLoadInFlightFails) {
+  const TensorId tensor = stored(8_KiB, false);
+  const RequestId id = request(tensor, Access::read);
+  const auto load = take_effect();
+  residency.cancel(id, tensor, Access::read);
+  residency.discard(tensor);
+
+  finish(load, failure());
+
+  EXPECT_FALSE(tensors.stored(tensor));
+  EXPECT_EQ(residency.take(request(tensor, Access::read))->error().code(), ErrorCode::invalid_argument);
+}
+
 TEST_F(HostResidencyTest, ReportsAFailedStoreOnceAndStoresAgain) {
   const TensorId tensor = add(8_KiB, {.write_behind = true}).value();
   acquire(tensor, Access::overwrite);
