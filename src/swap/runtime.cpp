@@ -121,12 +121,14 @@ Result<void> Runtime::remove_as(Caller caller, TensorId tensor) {
   RuntimeState& s = *state_;
   std::unique_lock lock(s.mutex);
   PENSTOCK_TRY(s.check_unused("Runtime::remove", caller, tensor));
+  s.in_removal.push_back(tensor);
   s.residency.forget(tensor);  // cancels a prefetch, which could start during the wait
   const auto is_idle = [&] { return s.residency.idle(tensor); };
   // A move may start before this thread has the lock again.
   while (!is_idle()) s.drive_until(lock, is_idle, StallCause::other);
   s.residency.forget(tensor);  // again: a store may have failed or been queued during the wait
   (void)s.residency.remove(tensor);
+  std::erase(s.in_removal, tensor);
   s.advance();  // grants requests that waited for the memory of `tensor` or for its store error to be cleared
   s.wake(std::move(lock));
   return ok();

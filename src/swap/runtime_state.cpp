@@ -96,6 +96,11 @@ Result<void> RuntimeState::report_store_error(std::unique_lock<std::mutex> lock,
 }
 
 Result<void> RuntimeState::check_known(const char* operation, tiers::TensorId tensor) const {
+  if (std::find(in_removal.begin(), in_removal.end(), tensor) != in_removal.end()) {
+    return Error::invalid_argument(operation)
+        .object(store.description(tensor).name)
+        .reason("the tensor is being removed");
+  }
   if (store.contains(tensor)) return ok();
   return Error::invalid_argument(operation)
       .object("tensor " + std::to_string(tiers::slot_of(tensor)))

@@ -67,7 +67,7 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   [[nodiscard]] Result<void> check_not_parked(const char* operation) const;
   /// Sets park_state to `changing`. Errors: failed_state and unsupported, of Runtime::park().
   [[nodiscard]] Result<void> begin_park();
-  /// Errors: invalid_argument, for a tensor that was not added or was removed. With the lock held.
+  /// Errors: invalid_argument, for a tensor that was not added, or that was or is being removed. With the lock held.
   [[nodiscard]] Result<void> check_known(const char* operation, tiers::TensorId tensor) const;
   /// Errors: invalid_argument, also for a tensor of an engine, of a user's call. With the lock held.
   [[nodiscard]] Result<void> check_usable(const char* operation, Caller caller, tiers::TensorId tensor) const;
@@ -119,8 +119,9 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
     std::thread::id owner;
     bool operator==(const OwnedLease&) const = default;
   };
-  std::vector<OwnedLease> owned;   // leases that acquire() returned
-  std::vector<bool> is_of_engine;  // by the slots of tensors
+  std::vector<OwnedLease> owned;            // leases that acquire() returned
+  std::vector<bool> is_of_engine;           // by the slots of tensors
+  std::vector<tiers::TensorId> in_removal;  // remove() waits for their transfers
   std::vector<RuntimeUse> users;
   ByteCount staging_least;                       // beside what stays in memory, with which they make progress
   std::size_t vacated_count = 0;                 // tensors whose ranges are vacated

@@ -55,7 +55,8 @@ class Runtime {
   /// `extent` is set; no_space, when no path has room, with the wanted and the free bytes; budget_too_small, when host
   /// memory has no room or is smaller than the tensor.
   [[nodiscard]] Result<tiers::TensorId> add(tiers::TensorDescription description, bool on_disk);
-  /// Removes the tensor and frees its memory and its extent; waits for its transfers in flight.
+  /// Removes the tensor and frees its memory and its extent; waits for its transfers in flight. From the beginning on
+  /// other calls refuse it as one that this runtime does not have.
   ///
   /// Errors: invalid_argument, for a tensor that this runtime does not have, or that has a lease or a pending request.
   Result<void> remove(tiers::TensorId tensor);

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <utility>
 
 namespace penstock::swap {
 namespace {
@@ -80,6 +81,25 @@ TEST_F(RuntimeArguments, RefusesATensorThatWasRemovedAlsoOnceAnotherHasItsPlace)
   expect_refuses(removed);  // one of them has its place
   for (const TensorId tensor : {first, second}) write(runtime_, tensor, 1);
   for (const TensorId tensor : {first, second}) EXPECT_TRUE(holds(runtime_, tensor, 1));
+}
+
+TEST_F(RuntimeArguments, RefusesATensorWhileItIsRemoved) {
+  const TensorId tensor = add(runtime_, 4_KiB);
+  write(runtime_, tensor, 1);
+  bool is_stored = true;
+  simulation_.on_idle = [&] {
+    if (!std::exchange(is_stored, false)) return;
+    expect_refuses_to_use(tensor, "is being removed");
+    expect_refused([&] { return runtime_.prefetch(tensor); }, "is being removed");
+  };
+
+  ASSERT_TRUE(runtime_.remove(tensor));
+
+  EXPECT_FALSE(is_stored) << "remove() has waited";
+  expect_refuses(tensor);
+  const TensorId next = add(runtime_, 4_KiB);
+  write(runtime_, next, 1);
+  EXPECT_TRUE(holds(runtime_, next, 1));
 }
 
 TEST_F(RuntimeArguments, RefusesATensorOfAnotherRuntime) {

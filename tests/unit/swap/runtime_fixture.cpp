@@ -53,6 +53,7 @@ TimePoint Simulation::next_due() const {
 }
 
 void Simulation::idle() {
+  if (on_idle) on_idle();
   const TimePoint due = next_due();
   ASSERT_NE(due, forever) << "nothing is in flight and somebody waits";
   clock.advance_to(due);

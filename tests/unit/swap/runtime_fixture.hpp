@@ -5,6 +5,7 @@
 #include <penstock/tiers/io/sim_disk.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -40,6 +41,7 @@ class Simulation final : public IdleHandler {
   [[nodiscard]] HostSpan file(std::size_t path = 0);
 
   tiers::SimClock clock;
+  std::function<void()> on_idle;  ///< what another thread does while a call waits; null: nothing
 
  private:
   [[nodiscard]] TimePoint next_due() const;
