@@ -119,8 +119,7 @@ Result<void> RuntimeInternals::end_stores(std::span<const TensorId> tensors) con
                     [this](TensorId tensor) { return state_.residency.is_asked(tensor); }))
       return false;
     for (const TensorId tensor : tensors) {
-      auto error = state_.residency.take_asked_error(tensor);
-      if (!failed) failed = std::move(error);
+      if (!failed) failed = state_.residency.asked_error(tensor);
     }
     return true;
   };

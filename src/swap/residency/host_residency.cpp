@@ -198,6 +198,7 @@ void HostResidency::discard(TensorId tensor) {
   store_.discard(tensor);
   asked_.erase(tensor);
   asked_storing_.erase(tensor);
+  asked_errors_.erase(tensor);
   if (state != CopyState::absent) effects_.drop(tensor);
   evacuation_.end(tensor);
   update_policies(tensor);

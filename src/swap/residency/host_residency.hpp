@@ -126,13 +126,16 @@ class HostResidency {
   /// Stores it when advance() is called next, if it is dirty and nothing writes to it then.
   void queue_store(tiers::TensorId tensor) { to_store_.push_back(tensor); }
   /// The same for a caller that waits for it: of the tensors that were asked for, a few are stored at a time, so that
-  /// loads do not wait behind all of them. A failure of one at home is the caller's only: its contents stay in memory,
-  /// and no other call returns it. Returns whether there is anything to store.
+  /// loads do not wait behind all of them. A failure of one at home is that of the callers that have asked only: its
+  /// contents stay in memory, and no other call returns it. Returns whether there is anything to store.
   bool ask_store(tiers::TensorId tensor);
   /// Whether a store that was asked for has not ended.
   [[nodiscard]] bool is_asked(tiers::TensorId tensor) const { return asked_.contains(tensor); }
-  [[nodiscard]] std::optional<Error> take_asked_error(tiers::TensorId tensor);
-  /// Dirty tensors with write_behind that have their home in memory: nothing stores them unless it is asked for.
+  /// Of the last store that was asked for, until the tensor is asked for again, stored, discarded or removed: each of
+  /// those that have asked returns it.
+  [[nodiscard]] std::optional<Error> asked_error(tiers::TensorId tensor) const;
+  /// Tensors with write_behind that have their home in memory and are not stored, or not yet: nothing stores them unless
+  /// it is asked for.
   [[nodiscard]] std::vector<tiers::TensorId> changed_homes() const;
   /// Drops the copy of the tensor, and returns its range, which stays reserved. Does nothing unless the copy is clean
   /// and not leased. Until end_vacancy() the tensor is not loaded ahead.
@@ -333,7 +336,7 @@ class HostResidency {
   std::pmr::deque<tiers::TensorId> asked_queue_{&nodes_};  // by ask_store(), not begun
   std::pmr::set<tiers::TensorId> asked_{&nodes_};          // by ask_store(), not ended
   std::pmr::set<tiers::TensorId> asked_storing_{&nodes_};  // of these, those that are stored now
-  std::map<tiers::TensorId, Error> asked_errors_;          // until take_asked_error()
+  std::map<tiers::TensorId, Error> asked_errors_;          // see asked_error()
   std::set<tiers::TensorId> vacated_;                      // from vacate() to end_vacancy()
   std::vector<tiers::Reservation>
       quarantined_;  // loads past their deadline: the kernel may still write there

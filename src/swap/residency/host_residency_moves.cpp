@@ -89,7 +89,10 @@ std::map<std::uint32_t, ByteCount> HostResidency::bytes_to_store() const {
 std::vector<TensorId> HostResidency::changed_homes() const {
   std::vector<TensorId> tensors = dirty();
   std::erase_if(tensors, [this](TensorId tensor) {
-    return !store_.description(tensor).write_behind || !has_home(tensor);
+    const CopyState state = store_.copy(tensor).state;
+    const bool is_changed =
+        state == CopyState::dirty || (state == CopyState::storing && !store_.stored(tensor));
+    return !is_changed || !store_.description(tensor).write_behind || !has_home(tensor);
   });
   return tensors;
 }
@@ -102,9 +105,9 @@ bool HostResidency::ask_store(TensorId tensor) {
   return true;
 }
 
-std::optional<Error> HostResidency::take_asked_error(TensorId tensor) {
-  const auto node = asked_errors_.extract(tensor);
-  return node.empty() ? std::nullopt : std::optional(std::move(node.mapped()));
+std::optional<Error> HostResidency::asked_error(TensorId tensor) const {
+  const auto found = asked_errors_.find(tensor);
+  return found == asked_errors_.end() ? std::nullopt : std::optional(found->second);
 }
 
 void HostResidency::start_asked_stores() {
@@ -195,6 +198,7 @@ void HostResidency::finish_store(TensorId tensor, const Result<void>& result) {
   const tiers::HostCopy& copy = store_.copy(tensor);
   if (copy.state != CopyState::dirty) {
     asked_storing_.erase(tensor);
+    asked_errors_.erase(tensor);
     asked_.erase(tensor);
   }
   const bool evacuated = evacuation_.end(tensor);

@@ -3,6 +3,7 @@
 #include "kit/pattern.hpp"
 #include "kit/scratch_directory.hpp"
 
+#include "swap/runtime_internals.hpp"
 #include "tiers/io/thread_pool_engine.hpp"
 
 #include <gtest/gtest.h>
@@ -36,6 +37,34 @@ TEST(Runtime, ReturnsTheErrorOfAFailedStoreOnceAndStoresTheTensorAgain) {
   EXPECT_TRUE(drained);
   write(runtime, other, 1);  // evicts it
   EXPECT_TRUE(holds(runtime, tensor, 1));
+}
+
+TEST(Runtime, ReturnsTheErrorOfAFailedStoreToEachCallThatWaitedForIt) {
+  Simulation simulation({.host_budget = 64_KiB});
+  Runtime& runtime = *simulation.runtime;
+  const RuntimeInternals internals(runtime);
+  const TensorId home = runtime
+                            .add({.name = "at home",
+                                  .key = test::next_key(),
+                                  .size = 4_KiB,
+                                  .write_behind = true,
+                                  .home_in_memory = true},
+                                 /*on_disk=*/true)
+                            .value();
+  write(runtime, home, 1);
+  simulation.fail_requests(1);
+  const std::vector<TensorId> asked = {home};
+  internals.begin_stores(asked);
+
+  const auto flushed = runtime.flush();  // while that store is in flight
+  const auto ended = internals.end_stores(asked);
+
+  for (const auto& stored : {flushed, ended}) {
+    ASSERT_FALSE(stored);
+    EXPECT_NE(stored.error().message().find("at home stays in memory, not yet stored"), std::string::npos)
+        << stored.error().message();
+  }
+  EXPECT_TRUE(runtime.flush());
 }
 
 TEST(Runtime, ReturnsTheErrorOfAFailedStoreBeforeItGrantsALease) {
