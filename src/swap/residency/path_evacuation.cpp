@@ -3,14 +3,30 @@
 #include "base/notes.hpp"
 
 #include <algorithm>
+#include <cerrno>
 
 namespace penstock::swap {
 
 using tiers::Extent;
 using tiers::TensorId;
 
+namespace {
+
+/// Not for want of space on the disk, of memory or of threads, and not for a signal.
+bool is_fault_of_path(const Error& error) {
+  switch (error.os_error()) {
+    case ENOMEM:
+    case EAGAIN:
+    case ECANCELED:
+    case EINTR: return false;
+    default: return error.code() != ErrorCode::no_space;
+  }
+}
+
+}  // namespace
+
 void PathEvacuation::note_fault(const Extent& extent, const Error& error) {
-  if (!extents_.in_use(extent.path) || error.code() == ErrorCode::no_space) return;
+  if (!extents_.in_use(extent.path) || !is_fault_of_path(error)) return;
   const bool hangs = error.code() == ErrorCode::deadline_exceeded || error.code() == ErrorCode::failed_state;
   const bool last = extents_.note_fault(extent.path);
   if (last || (hangs && extents_.has_another(extent.path))) retire(extent.path, error);

@@ -31,7 +31,8 @@ class PathEvacuation {
         file_names_(std::move(file_names)),
         messages_(std::move(messages)) {}
 
-  /// A transfer at `extent` failed. A full disk is no fault of its path.
+  /// A transfer at `extent` failed. A full disk is no fault of its path, nor is a request that the kernel did not make
+  /// for want of memory or threads, or for a signal.
   void note_fault(const tiers::Extent& extent, const Error& error);
 
   /// The extent for the next store of `tensor`: its own, or one on another path if its path has failed, or another one

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <algorithm>
+#include <cerrno>
 #include <vector>
 
 // What becomes of tensors when a path fails, decided without a disk.
@@ -56,6 +57,19 @@ TEST_F(PathEvacuationTest, StoresElsewhereWhatOnePathDidNotTake) {
   EXPECT_TRUE(reported("is stored elsewhere"));
   EXPECT_TRUE(extents.in_use(0));
   EXPECT_FALSE(residency.store_failed());
+}
+
+TEST_F(PathEvacuationTest, DoesNotRetireAPathForWantOfMemoryOrThreads) {
+  for (const int cause : {ENOMEM, EAGAIN, ECANCELED, EINTR}) {
+    const TensorId tensor = on(0).front();
+    const RequestId id = request(tensor, Access::read);
+    finish(take_effect(), Error::from_errno("test", cause));
+    EXPECT_FALSE(*residency.take(id));
+    write(tensor, 1, Error::from_errno("test", cause));
+    EXPECT_EQ(tensors.description(tensor).extent->path, 1u) << cause;
+  }
+  EXPECT_EQ(extents.fault_count(0), 0u);
+  EXPECT_TRUE(extents.in_use(0));
 }
 
 /// A commit gives its copies up when one cannot be written, and writes them again at the next one.
