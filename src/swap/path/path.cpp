@@ -68,6 +68,17 @@ Result<tiers::ChosenEngine> engine_for(const PathOptions& options, const tiers::
   return tiers::ChosenEngine{std::move(made), {}};
 }
 
+/// Ranges of host memory are multiples of 4096. Transfers between them and such a file would be refused later.
+Result<void> check_alignment(const tiers::File::Properties& file) {
+  if (file.alignment <= Alignment(4096)) return ok();
+  return Error::unsupported("Path::create")
+      .reason("its file system takes no transfers of 4096 bytes")
+      .object(file.name)
+      .wanted("an alignment of at most 4096")
+      .got(file.alignment.bytes())
+      .advice("name a directory on another file system");
+}
+
 /// `maker` is what made or replaced the engine.
 Result<void> check_made(const char* maker, const tiers::ChosenEngine& chosen) {
   Error refused = Error::invalid_argument("Path::create").object(maker);
@@ -165,9 +176,12 @@ Result<tiers::File> swap_file(const PathOptions& options, ByteCount reserved) {
 
 Result<Path::Opened> Path::open(PathOptions options, ByteCount reserved, ByteCount pinned_end) {
   PENSTOCK_TRY_ASSIGN(auto file, swap_file(options, reserved));
+  PENSTOCK_TRY(check_alignment(file.properties()));
   ByteCount length = reserved;
   if (!options.file_name.empty()) {
     PENSTOCK_TRY_ASSIGN(length, file.size());
+    // A process whose limit on file sizes is lower than that of the one that made the file may not write its end.
+    PENSTOCK_TRY(file.extend(length));
     // Beyond the end of the file nothing is kept.
     options.capacity = std::max(options.capacity + std::min(pinned_end, length), length);
   }
@@ -180,8 +194,6 @@ Result<Path::Opened> Path::open(PathOptions options, ByteCount reserved, ByteCou
   }
   options.reserved = std::min(reserved, options.capacity);
   PENSTOCK_TRY_ASSIGN(auto chosen, engine_for(options, file.properties()));
-    // A process whose limit on file sizes is lower than that of the one that made the file may not write its end.
-    PENSTOCK_TRY(file.extend(length));
   PENSTOCK_TRY(check_made(options.make_engine ? "PathOptions::make_engine" : "PathOptions::engine", chosen));
   if (options.decorate) chosen.engine = options.decorate(std::move(chosen.engine));
   PENSTOCK_TRY(check_made("PathOptions::decorate", chosen));

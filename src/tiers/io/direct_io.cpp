@@ -15,22 +15,23 @@ namespace penstock::tiers {
 
 namespace {
 
-/// The alignment that the file system reports, or alignment_min if it reports none; zero: no direct I/O.
+/// The alignment that the file system reports, or file_alignment if it reports none; zero: no direct I/O.
 std::uint64_t reported_alignment(int fd) {
 #ifdef STATX_DIOALIGN
   struct statx status {};
   if (::statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 && (status.stx_mask & STATX_DIOALIGN)) {
     if (status.stx_dio_mem_align == 0 || status.stx_dio_offset_align == 0) return 0;
     return std::max<std::uint64_t>(
-        {alignment_min.bytes(), status.stx_dio_mem_align, status.stx_dio_offset_align});
+        {file_alignment.bytes(), status.stx_dio_mem_align, status.stx_dio_offset_align});
   }
 #endif
-  return alignment_min.bytes();
+  return file_alignment.bytes();
 }
 
 /// Returns an empty string unless the file system refuses a direct read of one block. Another error is the drive's, and
 /// none of direct I/O: the transfers report it.
-std::string probe_direct_read(int fd, std::uint64_t alignment) {
+std::string probe_direct_read(int fd) {
+  constexpr std::size_t alignment = file_alignment.bytes();
   const std::unique_ptr<void, decltype(&std::free)> block(std::aligned_alloc(alignment, alignment),
                                                           &std::free);
   if (!block) return "no memory for the probe";
@@ -41,17 +42,19 @@ std::string probe_direct_read(int fd, std::uint64_t alignment) {
 
 }  // namespace
 
-Result<std::string> enable_direct_io(int fd, Alignment& alignment) {
+Result<std::string> enable_direct_io(int fd) {
   const std::uint64_t reported = reported_alignment(fd);
   if (reported == 0) return std::string("the file system reports that it has none");
+  if (reported > file_alignment.bytes()) {
+    return "the file system has it at multiples of " + to_string(ByteCount(reported)) +
+           " only, and transfers are multiples of " + to_string(ByteCount(file_alignment.bytes()));
+  }
   const int flags = ::fcntl(fd, F_GETFL);
   if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_DIRECT) != 0) {
     return std::string("O_DIRECT is refused: ") + std::strerror(errno);
   }
-  std::string failure = probe_direct_read(fd, reported);
-  if (failure.empty()) {
-    alignment = Alignment(reported);
-  } else if (::fcntl(fd, F_SETFL, flags) != 0) {
+  std::string failure = probe_direct_read(fd);
+  if (!failure.empty() && ::fcntl(fd, F_SETFL, flags) != 0) {
     return Error::from_errno("enable_direct_io", errno).reason("the file cannot be made buffered again");
   }
   return failure;

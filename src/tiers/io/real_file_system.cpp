@@ -349,11 +349,11 @@ class RealFileSystem final : public FileSystem {
                         std::string name, std::string reserve_note, DirectIo direct,
                         ByteCount allocated = {}) {
     File::Properties properties{.name = std::move(name),
-                                .alignment = alignment_min,
+                                .alignment = file_alignment,
                                 .reserve_note = std::move(reserve_note),
                                 .allocated = allocated};
     if (direct != DirectIo::off) {
-      auto note = enable_direct_io(fd.get(), properties.alignment);
+      auto note = enable_direct_io(fd.get());
       if (!note) return Error(note.error()).object(properties.name);
       properties.direct_note = std::move(*note);
       properties.direct = properties.direct_note.empty();

@@ -6,6 +6,7 @@
 #include "tiers/memory/host_arena.hpp"
 
 #include <penstock/tiers/io/fault_file_system.hpp>
+#include <penstock/tiers/io/sim_disk.hpp>
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -233,7 +234,6 @@ TEST(Path, KeepsAllOfAnExistingFileThatCannotGrow) {
   EXPECT_NE((*path)->notes().find("may not grow: "), std::string::npos) << (*path)->notes();
 }
 
-TEST(Path, HasRoomBesideWhatIsKeptInAnExistingFile) {
 /// A store beyond the limit would end the process.
 TEST(Path, RefusesAnExistingFileBeyondTheLimitOnFileSizes) {
   const test::ScratchDirectory directory;
@@ -250,6 +250,7 @@ TEST(Path, RefusesAnExistingFileBeyondTheLimitOnFileSizes) {
   }
 }
 
+TEST(Path, HasRoomBesideWhatIsKeptInAnExistingFile) {
   const test::ScratchDirectory directory;
   ASSERT_TRUE(tiers::real_file_system().create(directory.path() / "swap", 3_MiB, tiers::DirectIo::off));
   const auto capacity = [&](ByteCount pinned_end) {
@@ -302,6 +303,17 @@ INSTANTIATE_TEST_SUITE_P(Engines, PathTest,
                          testing::Values(EngineChoice::automatic, EngineChoice::libaio,
                                          EngineChoice::threads),
                          [](const auto& choice) { return std::string(to_string(choice.param)); });
+
+TEST(Path, RefusesAFileSystemWhoseTransfersAreLargerThanRangesOfMemory) {
+  tiers::SimDisk disk({.alignment = Alignment(65536)});
+
+  const auto path = Path::create({.directory = "disk", .capacity = 1_MiB, .file_system = &disk});
+
+  ASSERT_FALSE(path);
+  EXPECT_EQ(path.error().code(), ErrorCode::unsupported);
+  EXPECT_NE(path.error().message().find("an alignment of at most 4096, got 65536"), std::string::npos)
+      << path.error().message();
+}
 
 TEST(Path, RefusesASwapFileWithoutBytes) {
   const test::ScratchDirectory directory;
