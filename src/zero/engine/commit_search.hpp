@@ -17,8 +17,8 @@
 
 namespace penstock::zero {
 
-/// Returns this rank's error, or one that names a rank which has failed, and its cause. `number`: set to a random number, equal on all
-/// ranks. Collective.
+/// Returns this rank's error, or one that names a rank which has failed, and its cause. `number`: set to a random
+/// number, equal on all ranks. Collective.
 Result<void> agree_on_outcome(EngineContext& context, const char* operation, const Result<void>& mine,
                               RankDirectory::Run* number = nullptr);
 

@@ -41,8 +41,8 @@ class GradientPipeline {
   /// shard, which is the full gradient; errors are then those of Runtime::acquire().
   Result<void> open(FlatState& flat, const tiers::Reservation& range, tiers::Stream& stream);
   /// Work on `stream` may write the slots then. A repeated call returns the same ones: what is written next replaces
-  /// what was written before. Errors: invalid_argument, for a repeated call of a unit that shares parameters: a slot may
-  /// have the sum of several units.
+  /// what was written before. Errors: invalid_argument, for a repeated call of a unit that shares parameters: a slot
+  /// may have the sum of several units.
   Result<std::vector<GradientSlot>> slots(const char* operation, std::uint32_t unit, tiers::Stream& stream);
   /// The work that writes the unit's gradient is enqueued on `stream`. Its flats that no other unit has still to write
   /// can be closed.

@@ -37,8 +37,8 @@ class LossScaler {
   /// Whether a step that overflows can succeed with a lower scale.
   [[nodiscard]] bool is_dynamic() const { return is_dynamic_; }
   [[nodiscard]] const State& state() const { return state_; }
-  /// Continues from the state of another run with the same settings. From that of a static scale, whose hysteresis is 0,
-  /// a dynamic one takes nothing: it goes on as it is.
+  /// Continues from the state of another run with the same settings. From that of a static scale, whose hysteresis is
+  /// 0, a dynamic one takes nothing: it goes on as it is.
   ///
   /// Errors: invalid_argument, for a scale that is not finite or not above 0, and for counts that no run has.
   Result<void> restore(const State& state);

@@ -241,9 +241,9 @@ class Engine {
   /// reduced before, or are of a step that was abandoned.
   Result<void> reduce(UnitGradients gradients, tiers::Stream& stream);
   /// The same for gradients in memory of the caller, one for each parameter of the unit in the order of UnitLayout: its
-  /// own, then those it shares. Copies them, rounded to the configuration's dtype, on `stream`, or adds them to those of
-  /// another unit, and rounds the sum; until it has executed the copies they must not change. Replaces gradients() and
-  /// reduce(), and waits as gradients() does.
+  /// own, then those it shares. Copies them, rounded to the configuration's dtype, on `stream`, or adds them to those
+  /// of another unit, and rounds the sum; until it has executed the copies they must not change. Replaces gradients()
+  /// and reduce(), and waits as gradients() does.
   ///
   /// Errors: those of gradients(); invalid_argument, for another number of gradients or of elements, and for memory of
   /// this engine. They change nothing.
@@ -283,8 +283,8 @@ class Engine {
   /// Gives up the step in progress, for example after an exception in a forward or backward: discards its gradients.
   /// The parameters are those of the last step, and the next step can begin. The peers' current or next call returns
   /// `interrupted` with `cause`; then they call abandon_step() too. Waits until every rank has called it, and until
-  /// `stream`, and the streams of leases that have ended and of gradients that were reduced, have executed the work that
-  /// uses the engine's tensors. Between two steps it changes nothing, and meets the peers.
+  /// `stream`, and the streams of leases that have ended and of gradients that were reduced, have executed the work
+  /// that uses the engine's tensors. Between two steps it changes nothing, and meets the peers.
   ///
   /// Errors: failed_state, while a UnitLease or a CheckpointLease is held, and once penstock.update_in_backward has
   /// begun to update (nothing has changed; where a peer has abandoned the step, the engine has failed then);
