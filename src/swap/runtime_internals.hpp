@@ -74,8 +74,8 @@ class RuntimeInternals {
   std::map<tiers::Purpose, ByteCount> begin_stores(std::span<const tiers::TensorId> tensors) const;
   /// Blocks until these have ended, and write-behinds too.
   ///
-  /// Errors: the first one of `tensors`, which stay in memory; of those at home only the calls return it that have begun
-  /// to store them. Else those of finish_stores().
+  /// Errors: the first one of `tensors`, which stay in memory; of those at home only the calls return it that have
+  /// begun to store them. Else those of finish_stores().
   Result<void> end_stores(std::span<const tiers::TensorId> tensors) const;
   /// Ranges of the memory that no tensor uses.
   struct Vacated {

@@ -30,9 +30,9 @@ class Path {
 
   /// Errors: invalid_argument, of the weight or for a capacity of zero; deadline_exceeded, when file and engine are not
   /// made within options.deadline; no_space, for an existing file that is longer than the limit on file sizes;
-  /// unsupported, for an alignment above 4096; those of FileSystem::create_scratch, choose_engine and BlockFile::create.
-  /// `pinned_end`: of the bytes that are kept in an existing file, which is longer by them: what is written has room in
-  /// gaps between them or, where these are too short, beyond.
+  /// unsupported, for an alignment above 4096; those of FileSystem::create_scratch, choose_engine and
+  /// BlockFile::create. `pinned_end`: of the bytes that are kept in an existing file, which is longer by them: what is
+  /// written has room in gaps between them or, where these are too short, beyond.
   [[nodiscard]] static Result<std::unique_ptr<Path>> create(const PathOptions& options,
                                                             ByteCount pinned_end = {});
   /// As stop_driver().

@@ -134,8 +134,8 @@ class HostResidency {
   /// Of the last store that was asked for, until the tensor is asked for again, stored, discarded or removed: each of
   /// those that have asked returns it.
   [[nodiscard]] std::optional<Error> asked_error(tiers::TensorId tensor) const;
-  /// Tensors with write_behind that have their home in memory and are not stored, or not yet: nothing stores them unless
-  /// it is asked for.
+  /// Tensors with write_behind that have their home in memory and are not stored, or not yet: nothing stores them
+  /// unless it is asked for.
   [[nodiscard]] std::vector<tiers::TensorId> changed_homes() const;
   /// Drops the copy of the tensor, and returns its range, which stays reserved. Does nothing unless the copy is clean
   /// and not leased. Until end_vacancy() the tensor is not loaded ahead.
