@@ -38,10 +38,20 @@ Result<void> RuntimeInternals::discard(TensorId tensor) const {
   return runtime_.discard_as(Caller::engine, tensor);
 }
 
-Result<void> RuntimeInternals::pin_extent(TensorId tensor, std::uint64_t generation) const {
-  const std::lock_guard lock(state_.mutex);
+Result<RuntimeInternals::PinnedTensor> RuntimeInternals::pin_extent(TensorId tensor,
+                                                                    std::uint64_t generation) const {
+  std::unique_lock lock(state_.mutex);
   PENSTOCK_TRY(state_.check_known("RuntimeInternals::pin_extent", tensor));
-  return state_.residency.pin_extent(tensor, generation);
+  const auto is_at_rest = [&] { return state_.store.copy(tensor).state != tiers::CopyState::storing; };
+  // A store may start before this thread has the lock again.
+  while (!is_at_rest()) state_.drive_until(lock, is_at_rest, StallCause::stores);
+  PENSTOCK_TRY(state_.residency.pin_extent(tensor, generation));
+  const tiers::BlockTable& blocks = state_.store.blocks(tensor);
+  PinnedTensor pinned{
+      .description = state_.store.description(tensor), .step = blocks.step(), .checksums = {}};
+  for (std::size_t block = 0; block < blocks.block_count(); ++block)
+    pinned.checksums.push_back(blocks.record(block).hash);
+  return pinned;
 }
 
 void RuntimeInternals::release_generation(std::uint64_t generation) const {

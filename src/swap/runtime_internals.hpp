@@ -42,7 +42,15 @@ class RuntimeInternals {
   [[nodiscard]] PendingLease request(tiers::TensorId tensor, Access access, Use use = Use::recorded) const;
   [[nodiscard]] PendingLease announce(tiers::TensorId tensor, Access access) const;
   Result<void> discard(tiers::TensorId tensor) const;
-  Result<void> pin_extent(tiers::TensorId tensor, std::uint64_t generation) const;
+  /// What a manifest says of a tensor.
+  struct PinnedTensor {
+    tiers::TensorDescription description;
+    std::uint64_t step = 0;
+    std::vector<std::uint64_t> checksums;  ///< of its blocks
+  };
+  /// As Runtime::pin_extent(); waits for a store in flight, which sets the checksums. Returns what was pinned: the
+  /// evacuation of its path may move the tensor afterwards.
+  [[nodiscard]] Result<PinnedTensor> pin_extent(tiers::TensorId tensor, std::uint64_t generation) const;
   void release_generation(std::uint64_t generation) const;
 
   /// For a tensor that is sealed_in_pass, whose blocks the caller verifies: counts a block that does not match its

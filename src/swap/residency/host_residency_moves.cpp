@@ -48,7 +48,6 @@ void HostResidency::load_failed(TensorId tensor, const Error& cause) {
   store_.finish_load(tensor, false);
   evacuation_.note_fault(*description.extent, cause);
   evacuation_.note_unreadable(tensor);
-  unwanted_.erase(tensor);
   unreadable_.insert(tensor);
   effects_.drop(tensor);
   if (!discard_if_unwanted(tensor)) update_policies(tensor);
@@ -87,7 +86,7 @@ std::map<std::uint32_t, ByteCount> HostResidency::bytes_to_store() const {
 }
 
 std::vector<TensorId> HostResidency::changed_homes() const {
-  std::vector<TensorId> tensors = dirty();
+  std::vector<TensorId> tensors = store_.tensors();
   std::erase_if(tensors, [this](TensorId tensor) {
     const CopyState state = store_.copy(tensor).state;
     const bool is_changed =
@@ -198,8 +197,8 @@ void HostResidency::finish_store(TensorId tensor, const Result<void>& result) {
   const tiers::HostCopy& copy = store_.copy(tensor);
   if (copy.state != CopyState::dirty) {
     asked_storing_.erase(tensor);
-    asked_errors_.erase(tensor);
     asked_.erase(tensor);
+    asked_errors_.erase(tensor);
   }
   const bool evacuated = evacuation_.end(tensor);
   if (copy.state == CopyState::dirty) return fail_store(tensor, result.error());
@@ -291,8 +290,8 @@ std::optional<Error> HostResidency::take_store_error() {
 
 Result<void> HostResidency::pin_extent(TensorId tensor, std::uint64_t generation) {
   const auto& description = store_.description(tensor);
-  const CopyState state = store_.copy(tensor).state;
-  if (!description.extent || !store_.stored(tensor) || state == CopyState::storing) {
+  // A store of what is stored already moves it off a retired path, and writes another extent.
+  if (!description.extent || !store_.stored(tensor)) {
     return Error::invalid_argument("Runtime::pin_extent")
         .object(description.name)
         .reason("its newest contents are not stored in an extent")

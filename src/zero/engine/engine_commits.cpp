@@ -21,6 +21,19 @@ namespace {
 constexpr const char* committing = "Engine::commit";
 constexpr const char* creating = "Engine::create";
 
+CommittedTensor committed(swap::RuntimeInternals::PinnedTensor pinned, std::uint32_t first_file) {
+  const tiers::TensorDescription& description = pinned.description;
+  const tiers::Extent& extent = *description.extent;
+  return {.key = description.key,
+          .size = description.size,
+          .block = description.block,
+          .file = first_file + extent.path,
+          .offset = extent.offset,
+          .length = extent.length,
+          .step = pinned.step,
+          .checksums = std::move(pinned.checksums)};
+}
+
 /// That of the configuration for the swap file there; it names the directories in an order of its own.
 std::optional<double> given_weight(const Config& config, const std::filesystem::path& directory) {
   const std::vector<std::filesystem::path>& directories = config.swap_directories();
@@ -137,23 +150,6 @@ Result<void> EngineCommits::open_copies() {
   return ok();
 }
 
-void EngineCommits::describe(const swap::Runtime& of, tiers::TensorId tensor, std::uint64_t step,
-                             std::uint32_t first_file, Manifest& manifest) const {
-  const tiers::TensorDescription description = of.describe(tensor);
-  const tiers::Extent& extent = *description.extent;
-  CommittedTensor committed{.key = description.key,
-                            .size = description.size,
-                            .block = description.block,
-                            .file = first_file + extent.path,
-                            .offset = extent.offset,
-                            .length = extent.length,
-                            .step = step};
-  const tiers::BlockTable& blocks = swap::RuntimeInternals(const_cast<swap::Runtime&>(of)).blocks(tensor);
-  for (std::size_t block = 0; block < blocks.block_count(); ++block)
-    committed.checksums.push_back(blocks.record(block).hash);
-  manifest.tensors.push_back(std::move(committed));
-}
-
 void EngineCommits::find_committed() {
   committed_.clear();
   for (const FlatState& flat : context_.flats) {
@@ -201,8 +197,8 @@ Result<void> EngineCommits::pin_tensors(Pending& commit) {
   for (const swap::PathReport& path : context_.runtime.paths())
     commit.manifest.files.push_back(path.file.name);
   for (const tiers::TensorId tensor : committed_) {
-    PENSTOCK_TRY(context_.internals.pin_extent(tensor, pin));
-    describe(context_.runtime, tensor, context_.internals.blocks(tensor).step(), 0, commit.manifest);
+    PENSTOCK_TRY_ASSIGN(auto pinned, context_.internals.pin_extent(tensor, pin));
+    commit.manifest.tensors.push_back(committed(std::move(pinned), 0));
     commit.report.kept += commit.manifest.tensors.back().size;
   }
   return ok();
@@ -270,8 +266,10 @@ Result<void> EngineCommits::make_durable(Pending& commit) {
     PENSTOCK_TRY(context_.name_what_keeps_room(copies_->finish()));
     for (const swap::PathReport& path : runtime.paths()) manifest.files.push_back(path.file.name);
     for (const CommitCopies::Copy& copy : copies_->copies()) {
-      PENSTOCK_TRY(swap::RuntimeInternals(runtime).pin_extent(copy.tensor, pin_of(manifest.generation)));
-      describe(runtime, copy.tensor, copy.step, first_file, manifest);
+      PENSTOCK_TRY_ASSIGN(
+          auto pinned, swap::RuntimeInternals(runtime).pin_extent(copy.tensor, pin_of(manifest.generation)));
+      pinned.step = copy.step;
+      manifest.tensors.push_back(committed(std::move(pinned), first_file));
       commit.report.copied += manifest.tensors.back().size;
     }
     count_copies();

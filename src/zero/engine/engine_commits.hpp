@@ -116,8 +116,6 @@ class EngineCommits {
   Result<void> clean_up(const std::optional<FoundManifest>& before);
   void undo(const Pending& commit);
   void note_unremoved();
-  void describe(const swap::Runtime& of, tiers::TensorId tensor, std::uint64_t step, std::uint32_t first_file,
-                Manifest& manifest) const;
   void release(std::uint64_t generation);
   /// Counts in the engine's ledger what the files of copies hold, which have a runtime of their own.
   void count_copies();

@@ -1,3 +1,4 @@
+#include "kit/pattern.hpp"
 #include "swap/runtime_internals.hpp"
 #include "unit/swap/runtime_fixture.hpp"
 
@@ -63,6 +64,42 @@ TEST(RuntimeContents, StayInAPinnedExtentUntilItsGenerationIsReleased) {
   runtime.release_generation(1);
   EXPECT_TRUE(add_another());
   EXPECT_TRUE(holds(runtime, tensor, 2));
+}
+
+/// The evacuation of a path may have got to any point.
+TEST(RuntimeContents, AreInTheExtentThatWasPinnedWhereverTheyMove) {
+  bool has_moved_before = false, moves_later = false;
+  for (int polls = 0; !has_moved_before; ++polls) {
+    Simulation simulation({.host_budget = 64_KiB, .bandwidths = {1, 1}});
+    Runtime& runtime = *simulation.runtime;
+    const RuntimeInternals engine(runtime);
+    const TensorId tensor = add(runtime, 16_KiB);
+    write(runtime, tensor, 1);
+    ASSERT_TRUE(runtime.flush());
+    runtime.remove(add(runtime, 64_KiB, /*on_disk=*/false)).value();  // evicts it
+    const std::uint32_t first = runtime.describe(tensor).extent->path;
+    for (int fault = 0; fault < 3; ++fault) (void)engine.corrupted(tensor, 0);
+    for (int i = 0; i < polls; ++i) {
+      if (!runtime.poll()) simulation.idle();
+    }
+
+    const auto pinned = engine.pin_extent(tensor, engine_generations);
+
+    ASSERT_TRUE(pinned) << pinned.error().message();
+    simulation.run();
+    const tiers::Extent& extent = *pinned->description.extent;
+    ASSERT_NE(runtime.describe(tensor).extent->path, first);
+    has_moved_before = extent.path != first;
+    moves_later |= extent.path == first;
+    write(runtime, tensor, 2);
+    ASSERT_TRUE(runtime.flush());
+    const penstock::test::Pattern pattern{.tensor = static_cast<std::uint64_t>(tensor), .generation = 1};
+    const HostSpan bytes =
+        simulation.file(extent.path).subspan(ByteCount(extent.offset.value()), extent.length);
+    EXPECT_FALSE(pattern.first_difference(bytes)) << polls;
+    EXPECT_EQ(pinned->checksums.size(), 2u);
+  }
+  EXPECT_TRUE(moves_later);
 }
 
 TEST(RuntimeContents, StayInAnExtentThatAnEngineHasPinnedUntilItReleasesIt) {

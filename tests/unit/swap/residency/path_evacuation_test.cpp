@@ -111,6 +111,33 @@ TEST_F(PathEvacuationTest, RetiresAPathAtItsThirdFaultAndMovesWhatIsThereOneAtAT
   EXPECT_EQ(budget.free(), budget.size());  // an evacuated tensor does not stay in memory
 }
 
+TEST_F(PathEvacuationTest, KeepsAnExtentThatIsPinnedWhileItsTensorIsMoved) {
+  retire_first_path();
+  residency.advance();
+  const TensorId tensor = effects.front().tensor;
+  const tiers::Extent own = *tensors.description(tensor).extent;
+  finish(take_effect());
+  ASSERT_EQ(effects.front().kind, Kind::store);
+
+  ASSERT_TRUE(residency.pin_extent(tensor, 1));
+
+  run();
+  EXPECT_TRUE(on(0).empty());
+  EXPECT_TRUE(extents.pinned(own));
+  EXPECT_FALSE(extents.pinned(*tensors.description(tensor).extent));
+}
+
+TEST_F(PathEvacuationTest, RefusesToPinAnExtentThatIsWritten) {
+  const TensorId tensor = on(0).front();
+  acquire(tensor, Access::overwrite);
+  ASSERT_EQ(effects.front().place, *tensors.description(tensor).extent);
+
+  EXPECT_FALSE(residency.pin_extent(tensor, 1));
+
+  run();
+  EXPECT_TRUE(residency.pin_extent(tensor, 1));
+}
+
 TEST_F(PathEvacuationTest, MovesWhatHasItsHomeInMemoryAndKeepsItThere) {
   std::vector<TensorId> homes;
   for (int i = 0; i < 4; ++i) {
