@@ -102,8 +102,8 @@ Result<void> GradientPipeline::note_written(FlatState& flat, tiers::Stream& stre
 }
 
 Result<void> GradientPipeline::wait_for_other_units(const FlatState& flat, tiers::Stream& stream) {
-  for (const tiers::Fence& fence : flat.grad.written_by) {
-    if (auto waits = stream.wait(*fence); !waits) return context_.fail(waits.error());
+  for (const tiers::Fence& written : flat.grad.written_by) {
+    if (auto waits = stream.wait(*written); !waits) return context_.fail(waits.error());
   }
   return ok();
 }
