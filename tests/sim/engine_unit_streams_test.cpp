@@ -35,10 +35,10 @@ void fill_with_unit(ParameterId id, std::uint64_t, std::span<float> values) {
 
 enum class Then { lease_in_turn, lease_at_a_time, abandon };
 
-/// A stream of the rank's device on which work is enqueued before what comes.
-std::unique_ptr<tiers::Stream> late_stream(DeferredRank& rank) {
+/// A stream of the rank's device on which so many operations are enqueued before what comes.
+std::unique_ptr<tiers::Stream> late_stream(DeferredRank& rank, std::uint64_t operations = 64) {
   auto late = rank.device().create_stream().value();
-  for (int i = 0; i < 64; ++i) late->handle().host_queue()->enqueue([] {});
+  for (std::uint64_t i = 0; i < operations; ++i) late->handle().host_queue()->enqueue([] {});
   return late;
 }
 
@@ -92,6 +92,34 @@ TEST(Units, AreNotOverwrittenBeforeAStreamThatUsesThemAfterTheStepWasAbandoned) 
 void expect_gradients_of(DeferredRank& rank, float value, std::uint64_t count) {
   const StepOutcome outcome = rank.engine().step().value();
   EXPECT_NEAR(outcome.gradient_norm, value * std::sqrt(static_cast<double>(count)), 1e-3);
+}
+
+/// Enqueues a backward that makes each element `value`.
+UnitGradients backward(DeferredRank& rank, std::uint32_t unit, tiers::Stream& stream, float value) {
+  UnitGradients gradients = rank.engine().gradients(unit, stream).value();
+  const auto values = tiers::HostDevice::bytes(gradients.slots()[0].tensor.bytes).as<float>();
+  stream.handle().host_queue()->enqueue([values, value] { std::fill(values.begin(), values.end(), value); });
+  return gradients;
+}
+
+TEST(Gradients, AreNotWrittenByTheStepThatWasAbandoned) {
+  for (const std::uint64_t seed : penstock::test::seeds(0, 50)) {
+    SCOPED_TRACE(seed);
+    DeferredRank::Options options = options_of(seed);
+    options.model.units.resize(2);
+    DeferredRank rank(options);
+    rank.engine().initialize(fill_with_unit).value();
+    const auto late = late_stream(rank, seed % 8), other = rank.device().create_stream().value();
+    rank.engine().begin_step({}).value();
+    (void)backward(rank, 1, *late, 5.0f);  // is not reduced
+
+    rank.engine().abandon_step(*late).value();
+
+    rank.engine().begin_step({}).value();
+    for (const std::uint32_t unit : {1u, 0u})
+      rank.engine().reduce(backward(rank, unit, *other, unit == 1 ? 3.0f : 0.0f), *other).value();
+    expect_gradients_of(rank, 3.0f, elements);
+  }
 }
 
 // They pass through one buffer of the device, where they are converted.
