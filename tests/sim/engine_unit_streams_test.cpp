@@ -132,7 +132,7 @@ TEST(HostGradients, MayBeReducedOnSeveralStreams) {
     options.model.units.resize(2);
     DeferredRank rank(options);
     rank.engine().initialize(fill_with_unit).value();
-    const auto late = late_stream(rank);
+    const auto late = late_stream(rank, seed % 8);
     std::vector<float> none(elements), some(elements, 3.0f);
     rank.engine().begin_step({}).value();
 
