@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import concurrent.futures
+import _thread
 import contextlib
 import dataclasses
 import functools
+import queue
 import warnings
 from collections.abc import Iterator
 from typing import NoReturn
@@ -250,20 +251,35 @@ def _refuse_copy(name: str, *_, call: str = "a copy") -> NoReturn:
 
 
 def _new_memories(memories: list[_Memory]) -> Iterator[torch.Tensor]:
-    """That of the host comes from a thread: to clear its pages takes as long as to read the drive."""
-    futures: list[concurrent.futures.Future | None] = [None] * len(memories)
-    with concurrent.futures.ThreadPoolExecutor(1) as allocator:
-        try:
-            for number, memory in enumerate(memories):
-                if memory.device.type == "cpu":
-                    with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no thread
-                        futures[number] = allocator.submit(_new_memory, memory)
-            for number, memory in enumerate(memories):
-                future, futures[number] = futures[number], None
-                yield _new_memory(memory) if future is None else future.result()
-        finally:
-            for future in filter(None, futures):
-                future.cancel()
+    """That of the host comes from a thread: to clear its pages takes as long as to read the drive.
+
+    An interrupt within a lock that is written in Python, as those of threading and concurrent.futures, leaves it locked,
+    and the thread waits for ever: none is used here."""
+    on_host = [memory for memory in memories if memory.device.type == "cpu"]
+    made: queue.SimpleQueue[torch.Tensor | BaseException] = queue.SimpleQueue()  # of C
+    is_left: list[bool] = []
+
+    def allocate() -> None:
+        for memory in on_host:
+            if is_left:
+                return
+            try:
+                made.put(_new_memory(memory))
+            except BaseException as error:
+                made.put(error)
+
+    has_thread = False
+    try:
+        with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no thread
+            _thread.start_new_thread(allocate, ())
+            has_thread = True
+        for memory in memories:
+            new = made.get() if has_thread and memory.device.type == "cpu" else _new_memory(memory)
+            if isinstance(new, BaseException):
+                raise new
+            yield new
+    finally:
+        is_left.append(True)
 
 
 def _new_memory(memory: _Memory) -> torch.Tensor:
