@@ -72,8 +72,10 @@ TEST(CommitOfTwoRanks, FailsOnBothWhereTheUpdateOfOneFails) {
     const Committed one = commits_with(scratch.path() / "run", {}, {tiers::Fault::fail({}, request, ENOSPC)});
 
     EXPECT_EQ(one.failed[0].size(), one.failed[1].size());
-    for (const std::string& message : one.failed[0])
+    for (const std::string& message : one.failed[0]) {
       EXPECT_NE(message.find("failed on another rank: rank 1"), std::string::npos) << message;
+      EXPECT_NE(message.find("cause   "), std::string::npos) << message;
+    }
     failed += one.failed[1].size();
     EXPECT_TRUE(one.result.error || one.result.digest == digest);
   }
