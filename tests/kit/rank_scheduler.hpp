@@ -2,9 +2,12 @@
 
 #include "kit/seeded_random.hpp"
 
-#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <functional>
-#include <mutex>
+#include <optional>
+#include <semaphore>
 #include <vector>
 
 namespace penstock::test {
@@ -26,14 +29,14 @@ class RankScheduler {
   void yield(const std::function<bool(std::uint64_t choice)>& pass_time);
 
  private:
-  void choose_next();
+  /// The rank whose turn is next; none if all bodies have ended.
+  std::optional<std::size_t> choose_next();
 
+  // Used by the one thread that runs; a semaphore hands them over.
   SeededRandom random_;
-  std::mutex mutex_;
-  std::condition_variable turn_changed_;
   std::vector<bool> live_;
-  std::size_t turn_ = 0;
   std::size_t fruitless_ = 0;
+  std::deque<std::binary_semaphore> turns_;  ///< of each rank: only the one whose turn it is wakes
 };
 
 }  // namespace penstock::test
