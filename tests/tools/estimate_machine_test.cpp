@@ -108,6 +108,29 @@ TEST_F(EstimateMachine, KeepsWhatTheConfigurationGives) {
   EXPECT_NE(too_small.status, 0);
 }
 
+TEST_F(EstimateMachine, KeepsWhatADeprecatedKeyGives) {
+  const std::string given =
+      write("given.json", R"({"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true},
+      "zero_optimization": {"stage": 2, "cpu_offload": true}})");
+  const auto found = estimate({"--config", given, "--budget-device", "20GiB", "--budget-host", "64GiB"});
+  ASSERT_EQ(found.status, 0) << found.err;
+  EXPECT_TRUE(contains(found.err, "zero_optimization.offload_optimizer.device")) << found.err;
+  EXPECT_EQ(found.json()["zero_optimization"]["offload_optimizer"]["device"], "cpu");
+}
+
+TEST_F(EstimateMachine, WantsADurableDirectoryForEachDisk) {
+  const std::string two = machine(
+                        R"("disks": [{"read": "4 GB", "write": "4 GB", "mixed": "4 GB", "count": 2}])"),
+                    given = write("durable.json",
+                                  R"({"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true},
+      "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}, "offload_optimizer": {"device": "nvme"}},
+      "penstock": {"durable_directory": "/a"}})");
+  const auto refused = estimate({"--config", given, "--machine", two, "--tokens", "1024"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_TRUE(contains(refused.err, "penstock.durable_directory, wanted 2 directories, got 1"))
+      << refused.err;
+}
+
 // Without --machine, too.
 TEST_F(EstimateMachine, SearchesByBytesWithinWhatTheConfigurationGives) {
   const std::string given =

@@ -27,6 +27,16 @@ void check_values(const Draft& draft, Violations& violations) {
   }
 }
 
+/// As DeepSpeed does, of a scale that is used.
+void check_dynamic_loss_scale(const Config& config, Violations& violations) {
+  const auto check = [&](std::string_view key, std::uint32_t value) {
+    if (value == 0)
+      violations.push_back({{key, "fp16.loss_scale"}, "wanted 1 or more for a dynamic loss scale, got 0"});
+  };
+  check("fp16.loss_scale_window", config.dynamic_loss_scale.loss_scale_window);
+  check("fp16.min_loss_scale", config.dynamic_loss_scale.min_loss_scale);
+}
+
 void check_precision(const Config& config, Violations& violations) {
   const std::string dtype(to_string(config.dtype));
   if (config.dtype > DType::fp16) {
@@ -39,6 +49,7 @@ void check_precision(const Config& config, Violations& violations) {
                           "wanted 1 without fp16, got " + write_json(double{config.loss_scale}) +
                               "; enable fp16, or leave it out"});
   }
+  if (config.dtype == DType::fp16 && config.loss_scale == 0) check_dynamic_loss_scale(config, violations);
   const cpu_adam::StateFormat format = config.penstock.state_format;
   if (!cpu_adam::takes_parameter(format, config.dtype)) {
     violations.push_back({{"penstock.state_format", "bf16.enabled", "fp16.enabled"},

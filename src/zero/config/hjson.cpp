@@ -249,12 +249,11 @@ class Parser {
   /// Lines between `'''`, without the indentation of the first quotes, the line end after them and the one before the
   /// last ones.
   std::string multiline_string() {
-    const std::size_t begin = at_, line_end = begin == 0 ? text_.npos : text_.rfind('\n', begin - 1);
-    const std::size_t indentation = begin - (line_end == text_.npos ? 0 : line_end + 1);
-    const std::size_t end = text_.find("'''", begin + 3);
+    const std::size_t begin = at_, end = text_.find("'''", begin + 3);
     if (end == text_.npos) fail("a string of several lines has no end: wanted '''");
     at_ = end + 3;
     std::string_view rest = text_.substr(begin + 3, end - begin - 3);
+    const std::size_t indentation = rest.find('\n') == rest.npos ? 0 : begin - line_begin(begin);
     const std::size_t blank = std::min(rest.find_first_not_of(" \t\r"), rest.size());
     rest.remove_prefix(blank);
     std::string out;
@@ -272,16 +271,21 @@ class Parser {
     return out;
   }
 
+  [[nodiscard]] std::size_t line_begin(std::size_t at) const {
+    const std::size_t end_before = at == 0 ? text_.npos : text_.rfind('\n', at - 1);
+    return end_before == text_.npos ? 0 : end_before + 1;
+  }
+
   static std::size_t indentation_of(std::string_view line, std::size_t most) {
     return std::min(std::min(line.find_first_not_of(" \t\r"), line.size()), most);
   }
 
   /// true, false, null, a number, or a string up to the line's end.
   Json::Value bare_value() {
-    const std::size_t begin = at_, line_end = find("\r\n");
-    if (is_end() || text_.find_first_of("}],:", at_) == at_) fail("wanted a value, got " + next_shown());
-    const std::string_view line = text_.substr(begin, line_end - begin);
-    const std::string_view word = trimmed(line.substr(0, word_length(line)));
+    const std::size_t begin = at_;
+    if (is_end() || std::string_view("}],:").find(peek()) != std::string_view::npos)
+      fail("wanted a value, got " + next_shown());
+    const std::string_view word = trimmed(text_.substr(begin, word_end() - begin));
     std::optional<Json::Value> known;
     if (word == "null") known.emplace();
     if (word == "true" || word == "false") known = word == "true";
@@ -290,7 +294,8 @@ class Parser {
       at_ = begin + word.size();
       return *std::move(known);
     }
-    const std::string_view rest = trimmed(line);
+    const std::size_t line_end = find("\r\n");
+    const std::string_view rest = trimmed(text_.substr(begin, line_end - begin));
     if (rest.ends_with(',') || rest.find_first_of("}]") != rest.npos) fail(no_value(word));
     at_ = line_end;
     return std::string(rest);
@@ -303,10 +308,13 @@ class Parser {
            "; omit a plus sign and leading zeros, write digits before and after a point";
   }
 
-  /// Up to what may follow a word or a number on its line.
-  static std::size_t word_length(std::string_view line) {
-    const std::size_t comment = std::min(line.find("//"), line.find("/*"));
-    return std::min({line.find_first_of(",}]#"), comment, line.size()});
+  /// The place of what may follow a word or a number on its line. It looks no further: a text may have one line.
+  [[nodiscard]] std::size_t word_end() const {
+    for (std::size_t end = at_;; ++end) {
+      end = std::min(text_.find_first_of(",}]#/\r\n", end), text_.size());
+      const std::string_view rest = text_.substr(end);
+      if (!rest.starts_with('/') || rest.starts_with("//") || rest.starts_with("/*")) return end;
+    }
   }
 
   Json::Value number(std::string_view word) const {

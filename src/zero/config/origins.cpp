@@ -78,8 +78,8 @@ std::vector<KeyOrigin> origins_of(const Config& now, const Draft& read, const Re
   for (const Key& key : schema()) {
     if (!key.field || key.status == Status::deprecated) continue;
     const Reader::Given* const given = reader.given(key.path);
-    const bool has_value = given != nullptr && !given->automatic && !given->is_null;
-    const Json::Value said = has_value ? write_value(key, key.field.get(read)) : Json::Value();
+    const Json::Value said =
+        reader.has_value(key.path) ? write_value(key, key.field.get(read)) : Json::Value();
     const auto now_shown = shown(key, draft, said);
     if (!now_shown) continue;
     KeyOrigin& origin = origins.emplace_back(

@@ -29,6 +29,11 @@ class Reader {
   [[nodiscard]] std::vector<std::string> take_notes();
   [[nodiscard]] bool has_problem(std::string_view path) const;
   [[nodiscard]] bool was_given(std::string_view path) const { return given_.contains(path); }
+  /// Whether the file gives the key a value of its own: neither "auto" nor null.
+  [[nodiscard]] bool has_value(std::string_view path) const {
+    const Given* const how = given(path);
+    return how != nullptr && !how->automatic && !how->is_null;
+  }
 
   /// How a file gives a key.
   struct Given {

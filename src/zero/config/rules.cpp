@@ -151,9 +151,8 @@ void apply_masters(Draft& draft, Reader& reader) {
     reader.report(states, "needs bf16.bf16_master_weights_and_grads");
   if (!draft.fp32_states && !draft.bf16_states)
     reader.report(fp32_states, "false needs bf16.bf16_optimizer_states, which alone it describes");
-  if (draft.fp32_states && draft.bf16_states && reader.was_given(fp32_states))
-    reader.report(fp32_states,
-                  "true contradicts bf16.bf16_optimizer_states; leave it out, or set it to false");
+  if (draft.fp32_states && draft.bf16_states && reader.has_value(fp32_states))
+    reader.note(fp32_states, "true has no effect: bf16.bf16_optimizer_states is given, which comes first");
 
   using enum cpu_adam::StateFormat;
   const cpu_adam::StateFormat of_parameters = draft.bf16_states ? moments_bf16 : moments;
@@ -171,17 +170,18 @@ std::optional<std::uint64_t> moments_of(cpu_adam::Optimizer optimizer) {
   return cpu_adam::states_of(optimizer).size() - 1;  // all but the master
 }
 
-/// The defaults are those of DeepSpeed's MuonWithAuxAdam. Its keys lr, muon_lr and adam_lr are what they are here, but
-/// that a scheduler gives both kinds of groups one rate there.
+/// The defaults, of a key that is "auto" too, are those of DeepSpeed's MuonWithAuxAdam. Its keys lr, muon_lr and
+/// adam_lr are what they are here, but that a scheduler gives both kinds of groups one rate there.
 void apply_muon(Draft& draft, Reader& reader) {
   OptimizerConfig& optimizer = draft.config.optimizer;
   constexpr std::string_view lr = "optimizer.params.lr", betas = "optimizer.params.betas",
                              eps = "optimizer.params.eps", muon_lr = "optimizer.params.muon_lr",
                              adam_lr = "optimizer.params.adam_lr";
-  const auto given = [&](std::string_view key) { return reader.was_given(key); };
+  const auto given = [&](std::string_view key) { return reader.has_value(key); };
   if (optimizer.type != cpu_adam::Optimizer::muon) {
     for (const std::string_view key : {std::string_view("optimizer.params.momentum"), muon_lr, adam_lr}) {
-      if (given(key)) reader.report(key, "needs optimizer.type \"Muon\", which alone it describes");
+      if (reader.was_given(key))
+        reader.report(key, "needs optimizer.type \"Muon\", which alone it describes");
     }
     return;
   }
@@ -199,20 +199,28 @@ void apply_muon(Draft& draft, Reader& reader) {
   }
   if (!given(betas)) optimizer.betas = {0.9, 0.95};
   if (!given(eps)) optimizer.epsilon = 1e-10;
-  const char* const by_adam_w = "has no effect: groups without use_muon are updated by AdamW";
-  if (!optimizer.bias_correction) reader.note("optimizer.params.bias_correction", by_adam_w);
-  if (!draft.adam_w_mode) reader.note("optimizer.params.adam_w_mode", by_adam_w);
+  if (draft.config.stage > 0 && draft.config.gradient_clipping > 0)
+    reader.note(
+        "gradient_clipping",
+        "hardly changes the steps of matrices by Muon, which take gradients of any size for the same: "
+        "DeepSpeed clips what Muon has made of them, so that its steps are shorter; see docs/optimizer.md");
+  if (!optimizer.bias_correction)
+    reader.note("optimizer.params.bias_correction",
+                "has no effect: groups without use_muon are updated by AdamW");
+  // By DeepSpeed they are updated by Adam then, which is another optimizer.
+  if (!draft.adam_w_mode)
+    reader.report("optimizer.params.adam_w_mode",
+                  "false is not supported: groups without use_muon are updated by AdamW; leave it out");
   optimizer.bias_correction = true;
 }
 
-/// The defaults of Lion and Adagrad are those of DeepSpeedCPULion and DeepSpeedCPUAdagrad.
+/// The defaults of Lion and Adagrad are those of DeepSpeedCPULion, which are Adam's, and DeepSpeedCPUAdagrad.
 void apply_other_optimizer(Draft& draft, Reader& reader) {
   using cpu_adam::Optimizer;
   OptimizerConfig& optimizer = draft.config.optimizer;
-  const auto given = [&](std::string_view key) { return reader.was_given(key); };
+  const auto given = [&](std::string_view key) { return reader.has_value(key); };
   constexpr std::string_view lr = "optimizer.params.lr", betas = "optimizer.params.betas",
                              eps = "optimizer.params.eps";
-  if (optimizer.type == Optimizer::lion && !given(betas)) optimizer.betas = {0.9, 0.99};
   if (optimizer.type == Optimizer::adagrad && !given(lr)) optimizer.learning_rate = 1e-2;
   if (optimizer.type == Optimizer::adagrad && !given(eps)) optimizer.epsilon = 1e-10;
   if (optimizer.type != Optimizer::lion && optimizer.type != Optimizer::adagrad) return;

@@ -27,9 +27,8 @@ std::uint64_t mlp_bytes(const ModelShape& shape, std::uint64_t element) {
   if (shape.family == ModelShape::Family::gpt2) return element * 5 * shape.intermediate;
   const std::uint64_t gated = element * 4 * shape.intermediate;  // gate, its SiLU, up, product
   if (shape.experts == 0) return gated;
-  // Each token has two experts: their inputs and outputs, these weighted, and the router's weights.
-  constexpr std::uint64_t experts_of_token = 2;
-  return experts_of_token * gated + element * 6 * shape.hidden + fp32 * (3 * shape.experts + 1);
+  // Of each expert of a token its input and output, the latter also weighted; and the router's weights.
+  return shape.experts_of_token * (gated + element * 3 * shape.hidden) + fp32 * (3 * shape.experts + 1);
 }
 
 }  // namespace

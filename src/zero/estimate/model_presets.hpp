@@ -21,12 +21,13 @@ struct ModelShape {
   std::string_view name;
   Family family = Family::llama;
   std::uint64_t hidden = 0, intermediate = 0, layers = 0, heads = 0, kv_heads = 0, vocabulary = 0;
-  std::uint64_t positions = 0;  ///< gpt2 only
-  std::uint64_t experts = 0;    ///< 0: one MLP
-  bool tied = false;            ///< the head uses the embedding's matrix
-  bool qkv_bias = false;        ///< llama only
-  std::string_view source;      ///< of the shapes
-  std::string_view alias = {};  ///< a second model of these shapes
+  std::uint64_t positions = 0;                            ///< gpt2 only
+  std::uint64_t experts = 0;                              ///< 0: one MLP
+  std::uint64_t experts_of_token = experts == 0 ? 0 : 2;  ///< that compute each token
+  bool tied = false;                                      ///< the head uses the embedding's matrix
+  bool qkv_bias = false;                                  ///< llama only
+  std::string_view source;                                ///< of the shapes
+  std::string_view alias = {};                            ///< a second model of these shapes
 };
 
 /// All presets, in the order of the documentation.

@@ -2,6 +2,7 @@
 
 #include "zero/config/json_text.hpp"
 #include "zero/config/nearest.hpp"
+#include "zero/estimate/experts.hpp"
 #include "zero/estimate/layout_file.hpp"
 #include "zero/estimate/model_presets.hpp"
 #include "zero/estimate/tensor_units.hpp"
@@ -35,6 +36,7 @@ Result<NamedModel> NamedModel::load(const std::string& argument) {
     model.name = shape->name;
     model.source = "preset";
     model.layout = layout_of(*shape);
+    model.experts_of_token = shape->experts_of_token;
     return model;
   }
   std::error_code error;
@@ -52,6 +54,21 @@ Result<NamedModel> NamedModel::load(const std::string& argument) {
     tensors.insert(tensors.end(), file.header.tensors.begin(), file.header.tensors.end());
   PENSTOCK_TRY_ASSIGN(model.layout, units_of_tensors(tensors, model.notes));
   return model;
+}
+
+Result<ElementCount> NamedModel::used_by_token(std::uint64_t given) {
+  const bool mixes = has_experts(layout);
+  if (given > 0 && !mixes) {
+    return Error::invalid_argument("penstock estimate")
+        .object("--experts-per-token")
+        .reason("no parameter of the model is of an expert")
+        .wanted("names with experts.0., experts.1. and so on, or experts. of three dimensions")
+        .got("none")
+        .advice("leave it out, or give the experts' parameters such names");
+  }
+  if (mixes && given == 0 && experts_of_token == 0)
+    notes.emplace_back("each token is taken to use all experts; --experts-per-token says how many it does");
+  return elements_of_token(layout, given > 0 ? given : experts_of_token);
 }
 
 Result<void> NamedModel::use_muon() {

@@ -155,6 +155,24 @@ Error host_budget_too_small(const MemoryPlan& plan, const Config& config) {
       .got(host_budget_of_rank(config, plan.local_ranks, plan.planned_local_rank));
 }
 
+/// What would need less host memory.
+std::string advice_for(const MemoryPlan& plan, const Config& config, const RankBytes& rank) {
+  std::string advice = "raise the budget, use smaller tiles or units";
+  if (!plan.tiles_on_disk && plan.tiles > 0) advice += ", or offload optimizer states to nvme";
+  if (!plan.shards_on_disk) return advice + ", or offload parameters to nvme";
+  // Small parameters take less than the staging that those on disk need.
+  MemoryPlan in_memory = plan;
+  in_memory.shards_on_disk = false;
+  RankBytes bytes = rank;
+  bytes.disk_shards = {};
+  const ByteCount least = host_need_with(in_memory, config, bytes, {}).minimum(bytes);
+  if (least < plan.host_minimum)
+    advice +=
+        ", or keep parameters in host memory, by offload_param.device cpu: the least budget is then about " +
+        to_string(least * plan.local_ranks);
+  return advice;
+}
+
 /// How its bytes follow from the largest tensors.
 std::string describe_staging(const StreamedSizes& largest) {
   const swap::HeldLeases held = largest_case(largest);
@@ -209,7 +227,7 @@ Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const Shar
     error = std::move(error).note("staging " + describe_staging(need.streamed));
   return std::move(error)
       .note("largest " + longest_in_host(shards, config) + "; a tile of " + to_string(rank.largest_tile))
-      .advice("raise the budget, use smaller tiles or units, or offload more to nvme");
+      .advice(advice_for(plan, config, rank));
 }
 
 void place_in_host(MemoryPlan& plan, const Config& config, const ShardLayout& shards, const RankBytes& rank,

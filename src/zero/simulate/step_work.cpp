@@ -126,8 +126,8 @@ std::vector<Work> StepWork::resources() const {
 }
 
 double model_operations(const ModelLayout& model, const TrainingRun& run) {
-  return 6.0 * static_cast<double>(model.element_count().value()) * static_cast<double>(run.tokens) *
-         run.micro_batches;
+  const ElementCount used = run.used_by_token.is_zero() ? model.element_count() : run.used_by_token;
+  return 6.0 * static_cast<double>(used.value()) * static_cast<double>(run.tokens) * run.micro_batches;
 }
 
 Result<StepWork> step_work(const Machine& node, const ModelLayout& model, const PlannedStep& step,

@@ -18,6 +18,7 @@ struct TrainingRun {
   std::uint32_t micro_batches = 1;  ///< of a step
   std::uint64_t tokens = 0;         ///< of a micro-batch of a rank
   DType dtype = DType::bf16;        ///< of parameters and gradients
+  ElementCount used_by_token = {};  ///< of the parameters, by the arithmetic of each; 0: all
   double repeated_forward = 0;      ///< the part of the forward that the backward repeats; 1: all of it
   tiers::DeviceMemory device_memory = tiers::DeviceMemory::separate;
 };
@@ -50,11 +51,11 @@ struct StepWork {
   [[nodiscard]] std::vector<Work> resources() const;
 };
 
-/// With P parameters each token takes 2 P operations in the forward, and 4 P and what is repeated of the forward in the
-/// backward. The gathers of the trace copy the rank's shards from host memory and bring those of the other ranks: what
-/// stays on the device is not gathered again. A backward reduces gradients and copies the rank's to host memory.
-/// Checkpoints that leave the device are copied there and back. Tiles that the device updates are copied to it and
-/// back; with UpdateSplit::automatic it gets so many that both processors end at one time.
+/// With P elements of parameters that a token uses, it takes 2 P operations in the forward, and 4 P and what is
+/// repeated of the forward in the backward. The gathers of the trace copy the rank's shards from host memory and bring
+/// those of the other ranks: what stays on the device is not gathered again. A backward reduces gradients and copies
+/// the rank's to host memory. Checkpoints that leave the device are copied there and back. Tiles that the device
+/// updates are copied to it and back; with UpdateSplit::automatic it gets so many that both processors end at one time.
 ///
 /// Errors: invalid_argument, for rates that the machine does not give, and for no tokens.
 [[nodiscard]] Result<StepWork> step_work(const Machine& node, const ModelLayout& model,

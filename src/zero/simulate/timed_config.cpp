@@ -22,6 +22,7 @@ Result<Prepared> prepare(const Config& config, const ModelLayout& layout, const 
                             .micro_batches = config.gradient_accumulation_steps,
                             .tokens = run.tokens,
                             .dtype = config.dtype,
+                            .used_by_token = run.used_by_token,
                             .device_memory = run.shape.device_memory},
                     .recomputation = {}};
   if (!run.activations) return prepared;
@@ -35,15 +36,18 @@ Result<Prepared> prepare(const Config& config, const ModelLayout& layout, const 
 
 }  // namespace
 
-Result<void> check_timed_run(const TimedRun& run, const std::vector<std::filesystem::path>& directories) {
+Result<void> check_timed_run(const TimedRun& run, const Config& config) {
   const std::size_t disks = run.machine.costs.disks.size();
+  const auto& directories =
+      config.is_durable() ? config.penstock.durable_directories : config.offload_param.nvme_paths;
   if (directories.size() != disks) {
     return Error::invalid_argument(operation)
-        .object("--path")
+        .object(config.is_durable() ? "penstock.durable_directory" : "--path")
         .reason("each disk of --machine has one directory, in the same order")
         .wanted(std::to_string(disks) + (disks == 1 ? " directory" : " directories"))
         .got(std::uint64_t{directories.size()})
-        .advice("repeat --path for each disk, or describe the disks of these directories");
+        .advice(std::string(config.is_durable() ? "name a directory on" : "repeat --path for") +
+                " each disk, or describe the disks of these directories");
   }
   const Machine::Device& device = run.machine.device;
   if (run.shape.device_memory == tiers::DeviceMemory::separate && device.host_copy == 0) {

@@ -12,7 +12,8 @@ namespace penstock::zero::simulate {
 struct TimedRun {
   Machine machine;  ///< its disks are those of the directories of swap files, in the same order
   estimate::RunShape shape;
-  std::uint64_t tokens = 0;  ///< of a micro-batch of a rank
+  std::uint64_t tokens = 0;         ///< of a micro-batch of a rank
+  ElementCount used_by_token = {};  ///< see TrainingRun
   /// Activations that the trainer keeps on the device, beside the engine. As many blocks repeat their forward as must.
   struct Activations {
     estimate::ActivationSizes sizes;
@@ -30,10 +31,10 @@ struct TimedConfig {
   [[nodiscard]] double seconds() const { return model.simulation.steady.seconds; }
 };
 
-/// Errors: invalid_argument, unless there are as many directories as disks; for a machine that does not say how fast
-/// host memory and a separate device copy; and for more memory for activations than its device has.
-[[nodiscard]] Result<void> check_timed_run(const TimedRun& run,
-                                           const std::vector<std::filesystem::path>& directories);
+/// Errors: invalid_argument, unless the configuration has as many directories of swap files as there are disks; for a
+/// machine that does not say how fast host memory and a separate device copy; and for more memory for activations than
+/// its device has.
+[[nodiscard]] Result<void> check_timed_run(const TimedRun& run, const Config& config);
 
 /// `directories`: of these penstock.path_weights are.
 /// Errors: budget_too_small, where activations or the plan do not fit; those of simulate_model().

@@ -117,7 +117,11 @@ void add_value_rows(BadArguments& bad) {
     LossScaler scaler(DynamicLossScale{.initial_scale_power = 0, .hysteresis = 1});
     return refused(scaler.update(true), "fp16.min_loss_scale", ErrorCode::non_finite);
   });
-  with("dynamic_loss_scale", [](Config& c) { c.dynamic_loss_scale.loss_scale_window = 0; });
+  with("dynamic_loss_scale", [](Config& c) {
+    c.dtype = c.grad_accum_dtype = DType::fp16;
+    c.loss_scale = 0;
+    c.dynamic_loss_scale.loss_scale_window = 0;
+  });
   with("scheduler", [](Config& c) { c.scheduler = WarmupDecayLR(); });
   with("scheduler", [](Config& c) { c.scheduler = OneCycle{.cycle_first_step_size = 0}; });
   with("scheduler", [](Config& c) { c.scheduler = LRRangeTest{.lr_range_test_min_lr = nan}; });

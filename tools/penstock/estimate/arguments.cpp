@@ -47,6 +47,13 @@ void add_run_options(measure::CommandLine& command, EstimateOptions& o) {
                   "With --tokens: memory of a device, such as 80GiB; print which blocks repeat their forward")
       .needs(tokens)
       .type_name("BYTES");
+  command
+      .add_option(
+          "--experts-per-token", o.experts_per_token,
+          "With --machine, of a model with experts: how many of each layer compute a token; a preset has its "
+          "own number")
+      .range(std::uint64_t{1}, std::uint64_t{65535})
+      .type_name("N");
   command.add_option("--gpus", o.gpus_per_node, "GPUs per node, one rank each")
       .range(1u, 65535u)
       .show_default();
@@ -186,6 +193,8 @@ void check_estimate_options(const measure::CommandLine& command, const EstimateO
     refuse(command, {"--drive-endurance", "--budget-host", "--budget-device", "--tokens", "--machine"},
            "--format deepspeed");
   }
+  if (options.experts_per_token > 0 && !options.machine)
+    measure::fail_requires("--experts-per-token", "--machine");
   if (options.machine && options.tokens == 0) measure::fail_requires("--machine", "--tokens");
   if (options.searches() && !options.machine) refuse(command, {"--tokens"}, "a budget without --machine");
   if (options.lossy && !options.searches())
@@ -264,13 +273,13 @@ void note_free_work(const zero::simulate::TimedRun& run) {
 
 }  // namespace
 
-Result<zero::simulate::TimedRun> timed_run_of(const EstimateOptions& options, zero::Config& config) {
+Result<zero::simulate::TimedRun> timed_run_of(const EstimateOptions& options, zero::Config& config,
+                                              zero::estimate::NamedModel& model) {
   zero::simulate::TimedRun run{.machine = {}, .shape = run_of(options), .tokens = options.tokens};
   PENSTOCK_TRY_ASSIGN(run.machine, zero::simulate::MachineFile::read(*options.machine));
-  std::vector<std::filesystem::path> paths = config.offload_param.nvme_paths;
-  const std::size_t disks = run.machine.costs.disks.size();
-  if (paths.front() == placeholder_path()) {
-    while (paths.size() < disks)
+  if (std::vector<std::filesystem::path> paths = config.offload_param.nvme_paths;
+      paths.front() == placeholder_path()) {
+    while (paths.size() < run.machine.costs.disks.size())
       paths.emplace_back(placeholder_path().string() + std::to_string(paths.size() + 1));
     set_paths(config, paths);
   }
@@ -283,7 +292,8 @@ Result<zero::simulate::TimedRun> timed_run_of(const EstimateOptions& options, ze
                        .blocks = shape->layers,
                        .memory = memory};
   }
-  PENSTOCK_TRY(check_timed_run(run, paths));
+  PENSTOCK_TRY(check_timed_run(run, config));
+  PENSTOCK_TRY_ASSIGN(run.used_by_token, model.used_by_token(options.experts_per_token));
   note_free_work(run);
   return run;
 }

@@ -24,6 +24,7 @@ struct EstimateOptions {
   // Its activations.
   std::uint64_t tokens = 0;                  ///< of a micro-batch of a rank; 0: not given
   std::optional<std::string> memory_device;  ///< of a device, for all that is on it
+  std::uint64_t experts_per_token = 0;       ///< 0: not given
   // The run.
   std::uint32_t gpus_per_node = 1, nodes = 1, micro_batches = 1;
   std::optional<std::string> config;
@@ -63,12 +64,14 @@ void check_estimate_options(const measure::CommandLine& command, const EstimateO
 [[nodiscard]] std::filesystem::path placeholder_path();
 
 /// The machine of --machine, and what a run on it needs beside a configuration. Without directories placeholders stand
-/// for them, one for each disk: both blocks of `config` have as many.
+/// for them, one for each disk: both blocks of `config` have as many. The model's notes get what is assumed of
+/// it.
 ///
 /// Errors: those of MachineFile::read() and check_timed_run(); invalid_argument, for --memory-device of a model whose
 /// shapes are not known.
 [[nodiscard]] Result<zero::simulate::TimedRun> timed_run_of(const EstimateOptions& options,
-                                                            zero::Config& config);
+                                                            zero::Config& config,
+                                                            zero::estimate::NamedModel& model);
 
 /// Terabytes above 0, as bytes. Errors: invalid_argument.
 [[nodiscard]] Result<double> parse_endurance(const std::string& text);

@@ -59,7 +59,7 @@ Result<ModelReport> report_of(const EstimateOptions& options, NamedModel model) 
   report.config = std::move(file.config);
   std::optional<zero::simulate::TimedRun> run;
   if (options.machine) {
-    PENSTOCK_TRY_ASSIGN(run, timed_run_of(options, report.config));
+    PENSTOCK_TRY_ASSIGN(run, timed_run_of(options, report.config, report.model));
   }
   if (report.config.optimizer.type == cpu_adam::Optimizer::muon) PENSTOCK_TRY(report.model.use_muon());
   print_notes(report.model.notes);

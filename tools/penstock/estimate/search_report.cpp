@@ -37,7 +37,9 @@ constexpr std::string_view searched[] = {"zero_optimization.stage",
 std::set<std::string, std::less<>> keys_given(const std::vector<zero::KeyOrigin>& origins) {
   std::set<std::string, std::less<>> given;
   for (const auto& [path, value, in_words, source, given_as, line, given_value, follows_from] : origins) {
-    if (source != zero::KeyOrigin::Source::file) continue;
+    // A device is derived from nothing but the deprecated cpu_offload and cpu_offload_param.
+    const bool is_deprecated = source == zero::KeyOrigin::Source::derived && path.ends_with(".device");
+    if (source != zero::KeyOrigin::Source::file && !is_deprecated) continue;
     // These say so instead.
     if (path == "zero_optimization.sub_group_size") given.emplace("penstock.tile_elements");
     if (path == "zero_optimization.offload_optimizer.buffer_count") given.emplace("penstock.tiles_in_flight");
@@ -136,11 +138,12 @@ ExitStatus search_by_bytes(const SearchOptions& options, const zero::ModelLayout
 
 /// By the seconds that a step takes on a machine.
 ExitStatus search_by_seconds(const EstimateOptions& options, SearchOptions search_options,
-                             const zero::ModelLayout& layout) {
-  const auto run = timed_run_of(options, search_options.base);
+                             zero::estimate::NamedModel& model) {
+  const auto run = timed_run_of(options, search_options.base, model);
   if (!run) return fail(run.error());
+  print_notes(model.notes);
   fmt::print(stderr, "simulating what fits; for a large model that takes seconds to minutes\n");
-  const auto search = zero::simulate::PlacementSearch::run(search_options, layout, *run);
+  const auto search = zero::simulate::PlacementSearch::run(search_options, model.layout, *run);
   if (!search) return fail(search.error());
   if (lacks_path(search->chosen.config))
     return fail(no_path("the fastest configuration that fits", search->chosen.name));
@@ -167,9 +170,9 @@ ExitStatus search_config(const EstimateOptions& options) {
   if (search_options->base.optimizer.type == cpu_adam::Optimizer::muon) {
     if (const auto used = model->use_muon(); !used) return fail(used.error());
   }
+  if (options.machine) return search_by_seconds(options, *search_options, *model);
   print_notes(model->notes);
-  return options.machine ? search_by_seconds(options, *search_options, model->layout)
-                         : search_by_bytes(*search_options, model->layout);
+  return search_by_bytes(*search_options, model->layout);
 }
 
 }  // namespace penstock::tool

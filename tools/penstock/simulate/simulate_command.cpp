@@ -40,6 +40,7 @@ struct SimulateOptions {
   std::string model, config;
   std::uint32_t gpus = 1, nodes = 1;
   std::uint64_t tokens = 0;
+  std::uint64_t experts_per_token = 0;  ///< 0: not given
   bool recompute = false, offload_activations = false;
   bool update_in_backward = false;
   std::string memory_device;
@@ -146,11 +147,12 @@ Result<SimulatedCase> case_of_model(const SimulateOptions& options) {
   if (std::any_of(rates.begin(), rates.end(), [](double rate) { return rate > 0; }))
     print_notes({"use of the machine file has no effect: a model's uses take the time of its arithmetic"});
   PENSTOCK_TRY_ASSIGN(auto model, zero::estimate::NamedModel::load(options.model));
-  print_notes(model.notes);
+  PENSTOCK_TRY_ASSIGN(const ElementCount used_by_token, model.used_by_token(options.experts_per_token));
   PENSTOCK_TRY_ASSIGN(auto file, zero::ConfigFile::read(options.config, {.world_size = ranks}));
   print_notes(file.config.notes);
   zero::Config& config = file.config;
   if (config.optimizer.type == cpu_adam::Optimizer::muon) PENSTOCK_TRY(model.use_muon());
+  print_notes(model.notes);
   if (!options.host_budget.empty()) {
     PENSTOCK_TRY_ASSIGN(config.penstock.host_budget,
                         parse_size(operation, "--host-budget", options.host_budget));
@@ -162,6 +164,7 @@ Result<SimulatedCase> case_of_model(const SimulateOptions& options) {
       .micro_batches = config.gradient_accumulation_steps,
       .tokens = options.tokens,
       .dtype = config.dtype,
+      .used_by_token = used_by_token,
       .repeated_forward = options.recompute || options.offload_activations ? 1.0 : 0.0,
       .device_memory =
           options.device_memory == "host" ? tiers::DeviceMemory::host : tiers::DeviceMemory::separate};
@@ -240,6 +243,13 @@ void add_simulate_command(measure::CommandLine& app, ExitStatus& status) {
           .needs(model)
           .range(std::uint64_t{1}, std::uint64_t{1} << 40);
   model.needs(config).needs(tokens);
+  command
+      .add_option(
+          "--experts-per-token", options->experts_per_token,
+          "Of a model with experts: how many of each layer compute a token; a preset has its own number")
+      .type_name("N")
+      .needs(model)
+      .range(std::uint64_t{1}, std::uint64_t{65535});
   command.add_option("--gpus", options->gpus, "Of the model: GPUs per node, one rank each")
       .needs(model)
       .range(1u, 65535u)

@@ -28,6 +28,12 @@ Config on_disk() {
   return config;
 }
 
+DynamicLossScale& with_dynamic_scale(Config& config) {
+  config.dtype = config.grad_accum_dtype = DType::fp16;
+  config.loss_scale = 0;
+  return config.dynamic_loss_scale;
+}
+
 class WrongConfig : public testing::TestWithParam<Case> {};
 
 TEST_P(WrongConfig, IsRefusedNamingItsKeyAndWhatWasWanted) {
@@ -135,8 +141,10 @@ const Case wrong[] = {
      "fp16.loss_scale: wanted 1 without fp16, got 8; enable fp16, or leave it out"},
     {"DynamicScaleWithoutFp16", [](Config& c) { c.loss_scale = 0; },
      "fp16.loss_scale: wanted 1 without fp16, got 0; enable fp16, or leave it out"},
-    {"LossScaleWindowOfZero", [](Config& c) { c.dynamic_loss_scale.loss_scale_window = 0; },
-     "fp16.loss_scale_window: wanted an integer from 1 to 4294967295, got 0"},
+    {"LossScaleWindowOfZero", [](Config& c) { with_dynamic_scale(c).loss_scale_window = 0; },
+     "fp16.loss_scale_window: wanted 1 or more for a dynamic loss scale, got 0"},
+    {"LeastLossScaleOfZero", [](Config& c) { with_dynamic_scale(c).min_loss_scale = 0; },
+     "fp16.min_loss_scale: wanted 1 or more for a dynamic loss scale, got 0"},
     {"FirstLossScaleTooLarge", [](Config& c) { c.dynamic_loss_scale.initial_scale_power = 127; },
      "fp16.initial_scale_power: wanted an integer from 0 to 126, got 127"},
     {"ScheduleOfNoSteps", [](Config& c) { c.scheduler = WarmupDecayLR(); },

@@ -38,6 +38,7 @@ TEST(Hjson, ReadsABareWordAsAStringUpToTheEndOfItsLine) {
   EXPECT_EQ(read_value("trueish"), "\"trueish\"");
   EXPECT_EQ(read_value("null // a comment"), "null");
   EXPECT_EQ(read_value("false/* a comment */"), "false");
+  EXPECT_EQ(read_value("1/2"), "\"1/2\"");
 }
 
 TEST(Hjson, ReadsNumbersAsJsonWritesThem) {
@@ -78,6 +79,18 @@ TEST(Hjson, NamesTheKeyAndTheLineOfAnError) {
   EXPECT_EQ(read("{} /* no end"), ", line 1: a comment has no end");
   EXPECT_EQ(read("{a: '''no end\n"), "a, line 1: a string of several lines has no end: wanted '''");
   EXPECT_EQ(read(std::string(100, '[')), ", line 1: nested too deeply");
+}
+
+// As a layout in one line, of a model with many experts. Were the rest of the line searched for each value, this would
+// take longer than CTest waits.
+TEST(Hjson, ReadsAnyNumberOfValuesOnALine) {
+  std::string text = "[";
+  constexpr unsigned values = 1'500'000;
+  for (unsigned i = 0; i < values; ++i) text += "1,";
+  std::vector<Problem> problems;
+  const Json::Value list = parse_hjson(text + "]", problems);
+  EXPECT_TRUE(problems.empty());
+  EXPECT_EQ(list.size(), values);
 }
 
 TEST(Hjson, KeepsTheOffsetsOfValues) {

@@ -95,14 +95,28 @@ TEST(ConfigMuon, RefusesWhatIsNotItsOwn) {
   EXPECT_TRUE(read(muon(R"("ns_method": "gram")")));
 }
 
-TEST(ConfigMuon, UpdatesOtherGroupsByAdamWWhateverItsKeysSay) {
-  const Config config = *read(muon(R"("bias_correction": false, "adam_w_mode": false)"));
+TEST(ConfigMuon, UpdatesOtherGroupsByAdamWWithItsBiasCorrection) {
+  const Config config = *read(muon(R"("bias_correction": false)"));
   const auto adam = std::get<cpu_adam::AdamConfig>(hyperparameters(config.optimizer, group(config, {})));
   EXPECT_TRUE(adam.bias_correction);
   EXPECT_EQ(adam.decay_mode, cpu_adam::AdamDecay::decoupled);
   EXPECT_TRUE(std::any_of(config.notes.begin(), config.notes.end(), [](const std::string& note) {
     return contains(note, "bias_correction, line 1: has no effect");
   }));
+  // DeepSpeed 0.19.8 updates them by Adam then.
+  EXPECT_TRUE(contains(refusal(muon(R"("adam_w_mode": false)")), "false is not supported"));
+}
+
+TEST(ConfigMuon, SaysThatClippingIsNotDeepSpeeds) {
+  const auto notes_clipping = [](const std::string& keys) {
+    const Config config = *read(muon("", keys));
+    return std::any_of(config.notes.begin(), config.notes.end(),
+                       [](const std::string& note) { return note.starts_with("gradient_clipping"); });
+  };
+  EXPECT_TRUE(notes_clipping(R"("zero_optimization": {"stage": 1}, )"));
+  EXPECT_TRUE(notes_clipping(R"("gradient_clipping": 0.5, "zero_optimization": {"stage": 3}, )"));
+  EXPECT_FALSE(notes_clipping(R"("gradient_clipping": 0, "zero_optimization": {"stage": 3}, )"));
+  EXPECT_FALSE(notes_clipping(""));  // at stage 0 DeepSpeed clips the gradients, too
 }
 
 TEST(ConfigMuon, LeavesBothRatesToASchedulerUnlessTheyAreGiven) {

@@ -30,7 +30,7 @@ TEST(ConfigOptimizer, TakesLionAndAdagradWithTheirOwnDefaults) {
   };
   const OptimizerConfig lion = optimizer(R"({"type": "lion"})");
   EXPECT_EQ(lion.type, cpu_adam::Optimizer::lion);
-  EXPECT_EQ(lion.betas, (std::array{0.9, 0.99}));
+  EXPECT_EQ(lion.betas, (std::array{0.9, 0.999}));
   EXPECT_EQ(lion.learning_rate, 1e-3);
   const OptimizerConfig adagrad = optimizer(R"({"type": "Adagrad", "params": {"weight_decay": 0.5}})");
   EXPECT_EQ(adagrad.type, cpu_adam::Optimizer::adagrad);
@@ -48,6 +48,19 @@ TEST(ConfigOptimizer, TakesLionAndAdagradWithTheirOwnDefaults) {
   }));
   const auto again = Config::from_text(noted->to_json(), "again", 1);
   EXPECT_EQ(again->optimizer.type, cpu_adam::Optimizer::lion);
+}
+
+TEST(ConfigOptimizer, TakesAutoForTheDefaultsOfEachType) {
+  const auto text_of = [](const std::string& type, const std::string& params) {
+    return read(R"({"train_batch_size": 8, "optimizer": {"type": ")" + type + R"(", "params": {)" + params +
+                "}}}")
+        ->to_json();
+  };
+  for (const char* const type : {"AdamW", "Lion", "Adagrad", "Muon"}) {
+    EXPECT_EQ(text_of(type, R"("lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto")"),
+              text_of(type, ""))
+        << type;
+  }
 }
 
 TEST(ConfigOptimizer, RefusesWhatOnlyAdamHasWithOtherOptimizers) {

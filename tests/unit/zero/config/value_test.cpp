@@ -38,6 +38,16 @@ TEST(ConfigValue, TakesAnIntegerInAStringOnlyAsDigitsAndOnlyWhereDeepSpeedConver
   EXPECT_FALSE(read(R"({"train_batch_size": 8, "fp16": {"min_loss_scale": 0.5}})"));
 }
 
+// Each of them with the real DeepSpeed 0.19.8.
+TEST(ConfigValue, TakesWhatDeepSpeedTakes) {
+  for (const char* taken : {R"("checkpoint": {"checkpoint_serialization": false, "writer": null})",
+                            R"("fp16": {"enabled": true, "loss_scale": 128, "loss_scale_window": 0})",
+                            R"("fp16": {"enabled": true, "loss_scale": 128, "min_loss_scale": 0})",
+                            R"("fp16": {"enabled": false, "loss_scale_window": 0})"}) {
+    EXPECT_TRUE(read("{\"train_batch_size\": 8, " + std::string(taken) + "}")) << taken;
+  }
+}
+
 TEST(ConfigValue, RefusesNumbersThatAreNotJson) {
   for (const char* number : {"+8", "008", "-08", "8.", "00", "8e", "8.e1", "08.5"}) {
     const std::string message = refusal("{\n\"train_batch_size\": " + std::string(number) + "}");

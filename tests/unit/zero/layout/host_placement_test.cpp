@@ -49,6 +49,32 @@ TEST(MemoryPlan, NamesTheLargestFlatWhereABudgetIsTooSmall) {
       << refusal({}, 64_KiB);
 }
 
+// A rank alone on the CPU uses parameters in place: a few in host memory take less than the leases of those on disk.
+TEST(MemoryPlan, AdvisesWhatNeedsLessHostMemory) {
+  const ModelLayout model{.units = {{.name = "unit", .parameters = {{"weight", ElementCount(65536), 0}}}}};
+  const auto advice = [&](OffloadDevice parameters, OffloadDevice states) {
+    Config config{.stage = 3};
+    config.offload_param = {.device = parameters, .nvme_paths = {"/no/a"}};
+    config.offload_optimizer = {.device = states, .nvme_paths = {"/no/a"}};
+    config.penstock.host_budget = 1_B;
+    const std::string message = plan_memory(config, model, 1, 1, tiers::DeviceMemory::host).error().message();
+    return message.substr(message.find("smaller tiles or units"));
+  };
+  using enum OffloadDevice;
+  EXPECT_EQ(advice(cpu, cpu),
+            "smaller tiles or units, or offload optimizer states to nvme, or offload parameters to nvme");
+  EXPECT_EQ(advice(cpu, nvme), "smaller tiles or units, or offload parameters to nvme");
+  Config in_memory{.stage = 3};
+  in_memory.offload_param = {.device = cpu};
+  in_memory.offload_optimizer = {.device = nvme, .nvme_paths = {"/no/a"}};
+  const MemoryPlan plan = *plan_memory(in_memory, model, 1, 1, tiers::DeviceMemory::host);
+  EXPECT_EQ(
+      advice(nvme, nvme),
+      "smaller tiles or units, or keep parameters in host memory, by offload_param.device cpu: the least "
+      "budget is then about " +
+          to_string(plan.host_minimum));
+}
+
 TEST(MemoryPlan, GivesShardsAHomeInHostMemoryBeforeTiles) {
   Config config{.stage = 3};
   config.dtype = config.grad_accum_dtype = DType::bf16;

@@ -120,6 +120,9 @@ TEST(PlannedStep, TakesWhatTheMachineNeeds) {
   EXPECT_NEAR(phases().first, 5 + 1.25 + 5, 1e-9);
   run.device_memory = tiers::DeviceMemory::host;
   EXPECT_NEAR(phases().first, 4 + 1 + 4, 1e-9);  // nothing is copied
+  // The other three quarters are of experts that no token uses.
+  run.used_by_token = ElementCount(1 << 18);
+  EXPECT_EQ(model_operations(made.model, run), 6.0 * (1 << 18) * 100);
 }
 
 // Below stage 3 all units stay gathered: one gather a step, and the gradients of three micro-batches.

@@ -275,19 +275,24 @@ TEST(PlacementSearch, SaysWhatIsMissing) {
 
 TEST(TimedRun, HasADirectoryForEachDiskAndTheRateOfItsLink) {
   TimedRun run = run_on(1e9, 1e10, 1e9);
-  EXPECT_TRUE(check_timed_run(run, {"/a"}));
-  const Error two = check_timed_run(run, {"/a", "/b"}).error();
+  const auto check = [](const TimedRun& checked, const std::vector<std::filesystem::path>& directories) {
+    Config config;
+    config.offload_param.nvme_paths = directories;
+    return check_timed_run(checked, config);
+  };
+  EXPECT_TRUE(check(run, {"/a"}));
+  const Error two = check(run, {"/a", "/b"}).error();
   EXPECT_EQ(two.code(), ErrorCode::invalid_argument);
   EXPECT_NE(two.message().find("wanted 1 directory, got 2"), std::string::npos) << two.message();
-  EXPECT_FALSE(check_timed_run(run, {}));
+  EXPECT_FALSE(check(run, {}));
   run.machine.device.host_copy = 0;
-  EXPECT_EQ(check_timed_run(run, {"/a"}).error().fields().object, "device.host_copy");
+  EXPECT_EQ(check(run, {"/a"}).error().fields().object, "device.host_copy");
   run.shape.device_memory = tiers::DeviceMemory::host;
-  EXPECT_TRUE(check_timed_run(run, {"/a"}));
+  EXPECT_TRUE(check(run, {"/a"}));
   run = run_on(1e9, 1e10, 1e9);
   run.machine.device.memory = 1_GiB;
   run.activations = {.sizes = {}, .blocks = 1, .memory = 2_GiB};
-  EXPECT_EQ(check_timed_run(run, {"/a"}).error().fields().object, "--memory-device");
+  EXPECT_EQ(check(run, {"/a"}).error().fields().object, "--memory-device");
 }
 
 }  // namespace
