@@ -160,6 +160,7 @@ Result<void> check(const char* operation, const DeviceAdamTile& tile) {
   }
   PENSTOCK_TRY(check_apart(operation, "first_non_finite_block and state", flag, state));
   PENSTOCK_TRY(check_apart(operation, "first_non_finite_block and parameter", flag, parameter));
+  PENSTOCK_TRY(check_apart(operation, "first_non_finite_block and gradient", flag, gradient));
   PENSTOCK_TRY(check_apart(operation, "gradient and state", gradient, state));
   PENSTOCK_TRY(check_apart(operation, "gradient and parameter", gradient, parameter));
   return check_apart(operation, "parameter and state", parameter, state);

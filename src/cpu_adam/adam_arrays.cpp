@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -47,6 +48,19 @@ Result<void> check_arrays(const AdamArrays& arrays, ElementCount elements) {
   return ok();
 }
 
+/// Of 16-bit values; those of fp32 are the update's, which has examined them.
+bool are_finite(ConstHostSpan values, DType dtype) {
+  if (dtype == DType::fp32) return true;
+  const unsigned exponent = dtype == DType::bf16 ? 0x7f80 : 0x7c00;
+  bool finite = true;
+  for (std::size_t at = 0; at < values.size().value(); at += sizeof(std::uint16_t)) {
+    std::uint16_t word = 0;
+    std::memcpy(&word, values.data() + at, sizeof(word));
+    finite &= (word & exponent) != exponent;
+  }
+  return finite;
+}
+
 /// One block as a tile in format moments, in L2.
 class BlockTile {
  public:
@@ -72,14 +86,17 @@ class BlockTile {
     detail::convert(stored, arrays.parameter_dtype, tile_.parameter, DType::fp32);
   }
   [[nodiscard]] const OptimizerTile& tile() const { return tile_; }
-  void store() const {
+  /// Returns whether each parameter and second moment is finite as it is stored: rounding may make it infinite.
+  [[nodiscard]] bool store() const {
     detail::convert(moment(0), DType::fp32, part(arrays_.first_moment, arrays_.moment_dtype),
                     arrays_.moment_dtype);
     detail::convert(moment(1), DType::fp32, part(arrays_.second_moment, arrays_.moment_dtype),
                     arrays_.moment_dtype);
-    if (arrays_.parameter_dtype == DType::fp32) return;
-    detail::convert(tile_.parameter, DType::fp32, part(arrays_.parameter, arrays_.parameter_dtype),
-                    arrays_.parameter_dtype);
+    const HostSpan second_moment = part(arrays_.second_moment, arrays_.moment_dtype);
+    if (arrays_.parameter_dtype == DType::fp32) return are_finite(second_moment, arrays_.moment_dtype);
+    const HostSpan parameter = part(arrays_.parameter, arrays_.parameter_dtype);
+    detail::convert(tile_.parameter, DType::fp32, parameter, arrays_.parameter_dtype);
+    return are_finite(second_moment, arrays_.moment_dtype) & are_finite(parameter, arrays_.parameter_dtype);
   }
 
  private:
@@ -117,8 +134,9 @@ Result<AdamOutcome> adam_step_in_arrays(const AdamConfig& config, std::uint64_t 
       const auto updated =
           detail::update_tile(operation, std::span(&whole, 1), step, block.tile(), {.isa = execution.isa});
       PENSTOCK_CHECK(updated.has_value());
-      if (updated->first_non_finite_block) first_non_finite = std::min(first_non_finite, index);
-      block.store();
+      const bool is_stored_finite = block.store();
+      if (updated->first_non_finite_block || !is_stored_finite)
+        first_non_finite = std::min(first_non_finite, index);
     }
     outcome.add(last - first, detail::SharedOutcome::none, first_non_finite);
   });

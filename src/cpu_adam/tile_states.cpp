@@ -68,11 +68,14 @@ Result<void> check_states(const TileStates& states, const OptimizerTile& tile) {
   PENSTOCK_TRY(check_apart("restore_tile", "master", states.master, tile));
   PENSTOCK_TRY(check_apart("restore_tile", "first_moment", states.first_moment, tile));
   PENSTOCK_TRY(check_apart("restore_tile", "second_moment", states.second_moment, tile));
+  const bool any_sign = is_custom(tile.optimizer);
   const bool has_fp32 = tile.format == StateFormat::fp32 || tile.format == StateFormat::moments;
-  if (states.may_be_non_finite && has_fp32) return ok();
+  if (states.may_be_non_finite && has_fp32) {
+    return check_values("second_moment", states.second_moment, "no number below 0",
+                        [any_sign](float value) { return any_sign || !(value < 0.0f); });
+  }
   PENSTOCK_TRY(check_values("first_moment", states.first_moment, "a finite number",
                             [](float value) { return std::isfinite(value); }));
-  const bool any_sign = is_custom(tile.optimizer);
   return check_values(
       "second_moment", states.second_moment, any_sign ? "a finite number" : "a finite number, 0 or more",
       [any_sign](float value) { return std::isfinite(value) && (any_sign || value >= 0.0f); });

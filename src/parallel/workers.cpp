@@ -85,11 +85,7 @@ Result<Workers> Workers::create(const Options& options) {
         .wanted("1 to " + std::to_string(threads_max))
         .got(options.threads);
   }
-  if (may_start_threads) {
-    // Beside the caller's thread.
-    PENSTOCK_TRY(
-        check_threads(std::min(options.threads, std::max(1u, std::thread::hardware_concurrency())) - 1));
-  }
+  if (may_start_threads) PENSTOCK_TRY(check_threads(options.threads - 1));  // beside the caller's thread
   auto arena = options.threads > 1 && may_start_threads ? std::make_unique<Arena>(options.threads) : nullptr;
   return Workers(options.threads, std::move(arena));
 }

@@ -24,9 +24,8 @@ class Workers final : public Executor {
     std::uint32_t threads = 1;  ///< including the calling thread; 1 runs inline, without TBB
   };
 
-  /// TBB starts the threads when there is work, at most one per hardware thread, and ends the process where it cannot.
-  /// Therefore as many threads are started and ended here first. TBB prints a warning to standard error when more
-  /// threads than hardware threads are requested.
+  /// TBB starts the threads when there is work, and ends the process where it cannot. Therefore as many threads are
+  /// started and ended here first.
   ///
   /// Errors: invalid_argument, for no threads or more than 1024; no_space, where the threads cannot be started.
   [[nodiscard]] static Result<Workers> create(const Options& options);

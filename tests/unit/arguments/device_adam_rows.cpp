@@ -59,6 +59,8 @@ void add_rows(BadArguments& bad, MakeAccelerator make) {
        [](TileBench& b) { b.tile.first_non_finite_block = b.memory.subspan(12289_B, 8_B); });
   with("tile.first_non_finite_block", "in the state",
        [](TileBench& b) { b.tile.first_non_finite_block = b.memory.subspan(8_B, 8_B); });
+  with("tile.first_non_finite_block", "in the gradient",
+       [](TileBench& b) { b.tile.first_non_finite_block = b.memory.subspan(4104_B, 8_B); });
   with("tile.format", "unknown", [](TileBench& b) { b.tile.format = unknown<StateFormat>; });
   with("tile.format", "moments, with the bytes of fp32",
        [](TileBench& b) { b.tile.format = StateFormat::moments; });

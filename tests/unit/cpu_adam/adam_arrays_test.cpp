@@ -105,6 +105,27 @@ TEST(AdamArrays, TellWhereAValueIsNotFinite) {
   EXPECT_EQ(adam_step_in_arrays(config, 1, 1.0f, arrays.arrays()).value().first_non_finite_block, 1u);
 }
 
+TEST(AdamArrays, TellWhereARoundedValueIsNotFinite) {
+  const auto block_of = [](const TileValues& values, DType dtype, float factor) {
+    Arrays arrays(values, dtype, dtype);
+    const AdamConfig large{.learning_rate = 100.0f};
+    return adam_step_in_arrays(large, 1, factor, arrays.arrays()).value().first_non_finite_block;
+  };
+  const TileValues values{.master = std::vector(40'000, 1.0f),
+                          .m = std::vector(40'000, 0.0f),
+                          .v = std::vector(40'000, 0.0f),
+                          .gradient = std::vector(40'000, 1.0f)};
+  EXPECT_FALSE(block_of(values, DType::fp16, 1.0f));
+  TileValues large = values;
+  large.master[20'000] = 65504.0f;
+  EXPECT_EQ(block_of(large, DType::fp16, -1.0f), 1u);
+  EXPECT_FALSE(block_of(large, DType::bf16, -1.0f));
+  large = values;
+  large.gradient[39'999] = 65504.0f;  // its square
+  EXPECT_EQ(block_of(large, DType::fp16, 1.0f), 2u);
+  EXPECT_FALSE(block_of(large, DType::bf16, 1.0f));
+}
+
 TEST(AdamArrays, AreCheckedBeforeAnythingIsWritten) {
   Arrays good(random_values(100, 1), DType::fp32, DType::fp32);
   const auto refused = [&](const AdamArrays& arrays, const AdamConfig& with, std::uint64_t step,

@@ -164,6 +164,19 @@ TEST_P(TileStates, ThatAreInvalidAreRefusedAndChangeNothing) {
     (bad.*member).pop_back();
     refused(bad, "300");
   }
+  // Where values may be not finite they still have their sign.
+  const auto restored = [&](float second_moment) {
+    States other = good;
+    other.second_moment[7] = second_moment;
+    AdamStates view = other.view();
+    view.may_be_non_finite = true;
+    return restore_tile(view, tile.tile());
+  };
+  EXPECT_FALSE(restored(-1.0f));
+  EXPECT_FALSE(restored(-std::numeric_limits<float>::infinity()));
+  EXPECT_EQ(tile.bytes(), before);
+  const bool has_fp32 = GetParam().format == StateFormat::fp32 || GetParam().format == StateFormat::moments;
+  EXPECT_EQ(restored(std::numeric_limits<float>::quiet_NaN()).has_value(), has_fp32);
   std::vector<float> values(2);
   EXPECT_FALSE(read_states(tile.tile(), StateKind::first_moment, ElementCount(299), values));
   EXPECT_FALSE(read_states(tile.tile(), StateKind::first_moment, ElementCount(~0ull), values));

@@ -4,11 +4,15 @@
 #include "kit/sanitizer.hpp"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <fstream>
 #include <latch>
 #include <string>
 #include <thread>
@@ -57,6 +61,27 @@ TEST(Workers, AreRefusedWhereTheirThreadsCannotBeStarted) {
   });
   if (result == 77) GTEST_SKIP() << "no seccomp to be had";
 
+  EXPECT_EQ(result, 0);
+}
+
+// More than there are cores, of which some can be started.
+TEST(Workers, AreRefusedWhereOneOfTheirThreadsCannotBeStarted) {
+  if (test::thread_sanitizer || test::address_sanitizer)
+    GTEST_SKIP() << "a sanitizer reserves the address space";
+  const std::uint32_t cores = std::thread::hardware_concurrency();
+  const int result = test::in_child([cores] {
+    pthread_attr_t attributes;
+    std::size_t stack = 0, pages = 0;
+    if (::pthread_getattr_default_np(&attributes) != 0) return 2;
+    if (::pthread_attr_getstacksize(&attributes, &stack) != 0) return 2;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t most = pages * static_cast<std::size_t>(::getpagesize()) + (cores + 20) * stack;
+    const rlimit limit{.rlim_cur = most, .rlim_max = most};
+    if (::setrlimit(RLIMIT_AS, &limit) != 0) return 2;
+    if (!Workers::create({.threads = cores})) return 3;
+    const auto workers = Workers::create({.threads = cores + 40});
+    return !workers && workers.error().code() == ErrorCode::no_space ? 0 : 1;
+  });
   EXPECT_EQ(result, 0);
 }
 
