@@ -1,5 +1,6 @@
 // A commit that is made behind the next step has the states of its own.
 #include "kit/cluster.hpp"
+#include "kit/faulty_accelerator.hpp"
 #include "kit/scratch_directory.hpp"
 #include "kit/seeds.hpp"
 #include "kit/trainer.hpp"
@@ -362,6 +363,36 @@ TEST_P(EngineCommitBehindOf, KeepsWhatItReadsUntilItIsFinished) {
   expect_failed_state(engine.finish_commit(), "begin_commit()");
   (void)engine.park(tiers::Tier::host).value();
   expect_failed_state(engine.begin_commit(), "unpark()");
+}
+
+// An event that is not recorded leaves it unknown when its copy ends.
+TEST(EngineCommitBehind, FailsWhereACopyOfTheDeviceCannotBeFollowed) {
+  for (const bool is_finished : {true, false}) {
+    SCOPED_TRACE(is_finished);
+    const ScratchDirectory scratch;
+    DeviceFaults faults;
+    OneRank run;
+    const auto make = [&faults](ByteCount budget) -> Result<Accelerator> {
+      Accelerator made = make_host_accelerator({.memory = budget, .location = tiers::DeviceMemory::separate});
+      faults.add_to(made);
+      return made;
+    };
+    run.rank = Rank::create({.config = durable_config(scratch.path(), OffloadDevice::none),
+                             .model = two_units(),
+                             .make_accelerator = make})
+                   .value();
+    run.stream = run.rank->device().create_stream().value();
+    run.initialize();
+    run.train();
+    run.engine().finish_update().value();
+    faults.failing_records = 1;
+    run.engine().begin_commit().value();
+    if (!is_finished) continue;  // it is destroyed
+    const auto finished = run.engine().finish_commit();
+    ASSERT_FALSE(finished);
+    EXPECT_STREQ(finished.error().operation(), "Stream::record") << finished.error().message();
+    EXPECT_EQ(faults.failing_records, 0u);
+  }
 }
 
 // Of states that are copied, at each request of the copies.

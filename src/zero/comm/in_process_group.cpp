@@ -49,6 +49,10 @@ class Group final : public InProcessGroup, public std::enable_shared_from_this<G
     }
     wake_peers(rank);
   }
+  [[nodiscard]] bool has_joined(std::uint32_t rank) {
+    const std::lock_guard lock(mutex);
+    return rank < slots.size() && slots[rank].ready;
+  }
   void abort_locked(std::uint32_t rank, const Error& error) noexcept {
     if (failure) return;
     failure = Error(ErrorCode::peer_failed, "Communicator")
@@ -386,7 +390,12 @@ GroupMembership in_process_membership(std::shared_ptr<InProcessGroup> group, std
   }
   return {.join = [group, rank](tiers::Device& device, Compute& compute,
                                 const CollectiveNeeds&) { return group->join(rank, device, compute); },
-          .abandon = [group, rank](const Error& error) { group->abort(rank, error); }};
+          .abandon =
+              [group, rank](const Error& error) {
+                // A second rank is a mistake of its caller: the first one goes on.
+                auto* const own = dynamic_cast<Group*>(group.get());
+                if (own == nullptr || !own->has_joined(rank)) group->abort(rank, error);
+              }};
 }
 
 Result<std::shared_ptr<InProcessGroup>> InProcessGroup::create(std::uint32_t ranks,

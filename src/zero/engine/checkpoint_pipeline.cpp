@@ -205,9 +205,13 @@ bool CheckpointPipeline::has_reached(const MoveProgress& progress, bool MoveProg
 }
 
 Result<void> CheckpointPipeline::wait_until_ordered(const MoveProgress& progress) {
-  PENSTOCK_TRY(context_.wait_beside_update([&] { return progress.ordered || progress.done; },
-                                           swap::StallCause::checkpoints));
-  if (progress.error) return context_.fail(*progress.error);
+  std::optional<Error> error;  // copied under the lock, because the move may be in flight
+  const auto is_ordered = [&] {
+    error = progress.error;
+    return progress.ordered || progress.done;
+  };
+  PENSTOCK_TRY(context_.wait_beside_update(is_ordered, swap::StallCause::checkpoints));
+  if (error) return context_.fail(*std::move(error));
   return ok();
 }
 

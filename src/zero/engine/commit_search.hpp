@@ -34,14 +34,19 @@ template <class T>
   PENSTOCK_TRY(context.exchange(ConstHostSpan(std::span(&count, 1)), HostSpan(std::span(counts)), subject));
   const std::size_t most = *std::max_element(counts.begin(), counts.end());
   std::vector<std::vector<T>> lists(ranks);
-  if (most == 0) return lists;
-  std::vector<T> padded = mine, all(ranks * most);
-  padded.resize(most);
-  PENSTOCK_TRY(
-      context.exchange(ConstHostSpan(std::span(std::as_const(padded))), HostSpan(std::span(all)), subject));
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(rank * most);
-    lists[rank].assign(begin, begin + static_cast<std::ptrdiff_t>(counts[rank]));
+  // Ranks that are processes exchange 1 MiB of all together at most.
+  constexpr std::size_t part = (8_KiB).value() / sizeof(T);
+  std::vector<T> padded = mine, all(ranks * part);
+  padded.resize(round_up(most, part));
+  for (std::size_t first = 0; first < most; first += part) {
+    PENSTOCK_TRY(context.exchange(ConstHostSpan(std::span(std::as_const(padded)).subspan(first, part)),
+                                  HostSpan(std::span(all)), subject));
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      const std::size_t count_here =
+          std::min(part, counts[rank] - std::min<std::size_t>(counts[rank], first));
+      const auto begin = all.begin() + static_cast<std::ptrdiff_t>(rank * part);
+      lists[rank].insert(lists[rank].end(), begin, begin + static_cast<std::ptrdiff_t>(count_here));
+    }
   }
   return lists;
 }

@@ -72,9 +72,13 @@ swap::PendingLease GatherPipeline::pending_lease_of(const FlatState& flat) {
 
 Result<void> GatherPipeline::wait_for_gather(FlatState& flat) {
   const MoveProgress& gather = flat.gathered.gather;
-  PENSTOCK_TRY(
-      context_.wait_beside_update([&] { return gather.ordered || gather.error; }, StallCause::parameters));
-  if (gather.error) return context_.fail(*gather.error);
+  std::optional<Error> error;  // copied under the lock, because the move may be in flight
+  const auto is_ordered = [&] {
+    error = gather.error;
+    return gather.ordered || error;
+  };
+  PENSTOCK_TRY(context_.wait_beside_update(is_ordered, StallCause::parameters));
+  if (error) return context_.fail(*std::move(error));
   return ok();
 }
 

@@ -174,9 +174,14 @@ void GradientPipeline::reduce(std::span<const std::uint32_t> flats) {
 
 Result<void> GradientPipeline::finish_use(FlatState& flat, const tiers::Reservation& range) {
   const MoveProgress& reduction = flat.grad.reduction;
-  PENSTOCK_TRY(context_.fail_unless_retryable(
-      context_.internals.wait_until([&] { return reduction.ordered; }, swap::StallCause::gradients)));
-  if (reduction.error) return context_.fail(*reduction.error);
+  std::optional<Error> error;  // copied under the lock, because the move may be in flight
+  const auto is_ordered = [&] {
+    error = reduction.error;
+    return reduction.ordered;
+  };
+  PENSTOCK_TRY(
+      context_.fail_unless_retryable(context_.internals.wait_until(is_ordered, swap::StallCause::gradients)));
+  if (error) return context_.fail(*std::move(error));
   if (!flat.grad.is_of_update) flat.grad.in_place.end();
   if (range.held()) context_.fences.release(range.offset(), range.size(), {flat.grad.copied_out});
   return ok();
@@ -215,7 +220,7 @@ Result<void> GradientPipeline::check_complete() const {
   }
   if (!least) return ok();
   if (missing > named_max) names += " and " + std::to_string(missing - named_max) + " more";
-  if (missing == wanted && missing > 1) names = "each of the " + std::to_string(missing) + " units";
+  if (missing == wanted && missing > 1) names = "all " + std::to_string(missing) + " units";
   return Error::invalid_argument("Engine::step")
       .reason("gradients are missing: not every unit was reduced in every micro-batch")
       .object(names)

@@ -91,9 +91,16 @@ bool is_slurm_step(const Environment& environment) {
   return parsed.ec == std::errc() && parsed.ptr == step->data() + step->size() && value < first_of_slurm;
 }
 
+/// Slurm's plugin pmi2 sets some of MPICH's variables for its own tasks. MPICH's launcher sets the local rank, too.
+bool is_slurms_pmi(const Launcher& launcher, const Environment& environment) {
+  return launcher.name == "MPICH" && is_slurm_step(environment) && !environment(launcher.local_rank) &&
+         environment(launcher.rank) == environment(slurm.rank) &&
+         environment(launcher.ranks) == environment(slurm.ranks);
+}
+
 const Launcher* find_launcher(const Environment& environment) {
   const auto found = std::find_if(launchers.begin(), launchers.end(), [&](const Launcher& launcher) {
-    return environment(launcher.rank).has_value() &&
+    return environment(launcher.rank).has_value() && !is_slurms_pmi(launcher, environment) &&
            (launcher.name != slurm.name || is_slurm_step(environment));
   });
   return found == launchers.end() ? nullptr : &*found;

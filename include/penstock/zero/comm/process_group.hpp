@@ -89,7 +89,8 @@ class ProcessGroup {
   using Slots = std::vector<std::vector<std::byte>>;
   /// Every rank's `bytes`, in the order of the ranks: for what a trainer needs of all, such as their losses, or whether
   /// to stop. Every rank calls it with the same `label`, which says what they are; one thread at a time. Blocks until
-  /// all have called it.
+  /// all have called it. Not beside this rank's own abandon_step(): interrupted does not tell it whether the others
+  /// have got the bytes.
   ///
   /// Errors: peer_failed; interrupted, where a rank abandons a step, until all have; invalid_argument, for more than 1
   /// MiB of all ranks, and for ranks with different labels; failed_state, while another thread is in it.

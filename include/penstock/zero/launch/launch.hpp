@@ -47,7 +47,7 @@ using Environment = std::function<std::optional<std::string>(const char* name)>;
 /// - `options`.
 /// - torchrun: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE; TORCHELASTIC_RUN_ID.
 /// - Open MPI: OMPI_COMM_WORLD_RANK, …_SIZE, …_LOCAL_RANK, …_LOCAL_SIZE; PMIX_NAMESPACE.
-/// - MPICH and Intel MPI: PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS.
+/// - MPICH and Intel MPI: PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS. Not what Slurm's plugin pmi2 has set.
 /// - A step of Slurm: SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE; SLURM_JOB_ID with
 ///   SLURM_STEP_ID.
 /// - PMIx: PMIX_RANK, WORLD_SIZE; PMIX_NAMESPACE.

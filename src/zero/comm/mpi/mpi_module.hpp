@@ -16,8 +16,7 @@ struct MpiPipesOptions {
   std::uint32_t rank = 0, ranks = 1;  ///< of this process, as its launcher has told
   /// How long MPI may take to start, and a rank to wait for all others to open their pipes, or to end.
   TimePoint deadline = std::chrono::minutes(30);
-  /// Whether a rank may be lost, so that the end of the process need not wait for it. Called when the pipes close.
-  /// Empty: no.
+  /// Whether a rank may be lost, so that neither the start nor the end of the process need wait for it. Empty: no.
   std::function<bool()> has_failed = {};
 };
 

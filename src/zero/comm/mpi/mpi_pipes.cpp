@@ -57,8 +57,11 @@ Result<std::unique_ptr<MpiPipes>> MpiPipes::open(const MpiPipesOptions& options)
 
 Result<std::unique_ptr<MpiPipes>> MpiPipes::open(const MpiPipesOptions& options,
                                                  const MpiStream::Options& streams) {
-  PENSTOCK_TRY_ASSIGN(MpiSession session, MpiSession::start(options.deadline));
-  PENSTOCK_TRY(check_place(options));
+  PENSTOCK_TRY_ASSIGN(MpiSession session, MpiSession::start(options.deadline, options.has_failed));
+  if (auto place = check_place(options); !place) {
+    session.do_not_wait();  // for ranks that will not come either
+    return std::move(place).error();
+  }
   std::unique_ptr<MpiPipes> pipes(new MpiPipes(std::move(session), options.has_failed));
   PENSTOCK_TRY(pipes->make_communicator(options.deadline));
   pipes->streams_.resize(options.ranks);
@@ -79,9 +82,11 @@ Result<void> MpiPipes::make_communicator(TimePoint deadline) {
   for (const TimePoint begin = Clock::steady().now(); status == MPI_SUCCESS;) {
     status = MPI_Test(&request, &finished, MPI_STATUS_IGNORE);
     if (finished != 0) break;
-    if (Clock::steady().now() - begin >= deadline) {
+    const bool has_failed = has_failed_ && has_failed_();
+    if (has_failed || Clock::steady().now() - begin >= deadline) {
       (void)comm.release();
       session_.do_not_wait();
+      if (has_failed) return Error(ErrorCode::peer_failed, operation).reason("a rank has failed");
       return Error(ErrorCode::deadline_exceeded, operation)
           .reason("not all ranks have opened their pipes")
           .got(duration_text(deadline) + " without an answer")

@@ -35,7 +35,7 @@ class MpiMain {
     const std::lock_guard lock(mutex_);
     return state_ != State::none;
   }
-  Result<void> start(TimePoint deadline) {
+  Result<void> start(TimePoint deadline, const std::function<bool()>& has_failed) {
     deadline = std::min(deadline, deadline_max);
     std::unique_lock lock(mutex_);
     deadline_ = std::max(deadline_, deadline);
@@ -46,7 +46,14 @@ class MpiMain {
       state_ = State::initialising;
     }
     const auto has_started = [this] { return state_ != State::initialising; };
-    if (!changed_.wait_for(lock, deadline, has_started)) {
+    constexpr TimePoint look = std::chrono::milliseconds(100);
+    for (TimePoint rest = deadline; !changed_.wait_for(lock, std::min(rest, look), has_started);
+         rest -= std::min(rest, look)) {
+      if (has_failed && has_failed()) {
+        has_lost_ = true;
+        return Error(ErrorCode::peer_failed, operation).reason("a rank has failed before MPI has started");
+      }
+      if (rest > look) continue;
       return Error(ErrorCode::deadline_exceeded, operation)
           .reason("MPI_Init_thread did not return in time")
           .got(duration_text(deadline) + " without an answer")
@@ -131,7 +138,7 @@ bool MpiSession::is_finalized() noexcept {
   return MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0;
 }
 
-Result<MpiSession> MpiSession::start(TimePoint deadline) {
+Result<MpiSession> MpiSession::start(TimePoint deadline, const std::function<bool()>& has_failed) {
   if (is_finalized()) {
     return Error(ErrorCode::failed_state, operation)
         .reason("MPI is finalised, and cannot be initialised again")
@@ -145,7 +152,7 @@ Result<MpiSession> MpiSession::start(TimePoint deadline) {
         "pass MPI_THREAD_MULTIPLE to MPI_Init_thread, or leave the initialisation to Penstock"));
     return MpiSession(false);
   }
-  PENSTOCK_TRY(MpiMain::instance().start(deadline));
+  PENSTOCK_TRY(MpiMain::instance().start(deadline, has_failed));
   MpiSession session(true);
   PENSTOCK_TRY(check_threads("use an MPI that supports threads, or another transport"));
   return session;

@@ -3,6 +3,7 @@
 #include <penstock/base/result.hpp>
 #include <penstock/base/time.hpp>
 
+#include <functional>
 #include <utility>
 
 namespace penstock::zero {
@@ -14,11 +15,13 @@ namespace penstock::zero {
 /// later, 5 s after do_not_wait(), and then goes on without them. It does not finalise while a session exists.
 class MpiSession {
  public:
-  /// Blocks until MPI has started, which takes all ranks, until `deadline` at the latest. Any thread.
+  /// Blocks until MPI has started, which takes all ranks, until `deadline` at the latest, or until `has_failed` says
+  /// that one of them does not come. Any thread.
   ///
   /// Errors: unsupported, for MPI without MPI_THREAD_MULTIPLE; failed_state, where MPI is finalised;
-  /// deadline_exceeded; peer_failed, with the error of MPI; no_space, for a thread.
-  [[nodiscard]] static Result<MpiSession> start(TimePoint deadline);
+  /// deadline_exceeded; peer_failed, with the error of MPI or of a rank that has failed; no_space, for a thread.
+  [[nodiscard]] static Result<MpiSession> start(TimePoint deadline,
+                                                const std::function<bool()>& has_failed = {});
 
   MpiSession(MpiSession&& other) noexcept : counted_(std::exchange(other.counted_, false)) {}
   MpiSession& operator=(MpiSession&&) = delete;

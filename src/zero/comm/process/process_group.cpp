@@ -173,10 +173,12 @@ Result<std::unique_ptr<PeerPipes>> Group::open_pipes() {
       const auto obstacle = channel->obstacle();
       return obstacle && obstacle->code() != ErrorCode::interrupted;
     };
-    return mpi->open_pipes({.rank = identity_.rank,
-                            .ranks = identity_.ranks,
-                            .deadline = options_.join_deadline,
-                            .has_failed = has_failed});
+    auto pipes = mpi->open_pipes({.rank = identity_.rank,
+                                  .ranks = identity_.ranks,
+                                  .deadline = options_.join_deadline,
+                                  .has_failed = has_failed});
+    if (!pipes && has_failed()) return *channel_->obstacle();  // which has the cause
+    return pipes;
   }
   const auto& [own, rank_0] = channel_->addresses();
   PENSTOCK_TRY_ASSIGN(auto sockets,
@@ -296,9 +298,7 @@ GroupMembership process_membership(std::shared_ptr<ProcessGroup> group) {
               [group](const Error& error) {
                 // A second rank is a mistake of this process: the first one goes on.
                 const auto* const own = dynamic_cast<const Group*>(group.get());
-                const bool is_second =
-                    error.code() == ErrorCode::already_exists || (own != nullptr && own->has_rank());
-                if (!is_second) group->abort(error);
+                if (own == nullptr || !own->has_rank()) group->abort(error);
               },
           .agree = [group](const std::string& description) { return group->agree(description); }};
 }

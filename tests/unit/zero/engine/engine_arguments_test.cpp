@@ -185,7 +185,7 @@ TEST_F(EngineArguments, NamesAFewOfTheUnitsWhoseGradientsAreMissing) {
   };
 
   reduce_all(engine, *stream, 0.5f, 5);
-  expect_missing(": each of the 5 units, wanted 2, got 1 ");
+  expect_missing(": all 5 units, wanted 2, got 1 ");
   reduce_all(engine, *stream, 0.5f, 1);  // that of "a"
   expect_missing(": b, c, d and 1 more, wanted 2, got 1 ");
   EXPECT_TRUE(engine.abandon_step(*stream));

@@ -91,6 +91,18 @@ void expect_named(const std::vector<std::string>& errors, const std::vector<std:
   for (const std::string& text : texts) EXPECT_NE(all.find(text), std::string::npos) << text << " in " << all;
 }
 
+// A second rank with the place of the first is refused, which is a mistake of its caller alone.
+TEST(InProcessGroup, GoesOnWhereASecondRankIsGivenUp) {
+  std::vector<GroupMembership> memberships(ranks);
+  const auto errors = run(
+      [&](std::uint32_t rank, Engine& engine, tiers::Stream& stream) -> Result<void> {
+        memberships[rank].abandon(Error(ErrorCode::in_use, "of a directory that the first one has"));
+        return whole_step(engine, stream, {});
+      },
+      [&](std::uint32_t rank, Rank::Options& options) { memberships[rank] = options.group; });
+  EXPECT_EQ(errors, std::vector<std::string>(ranks));
+}
+
 TEST(RanksDisagree, OnTheUnitThatTheyAcquire) {
   const auto errors = run([](std::uint32_t rank, Engine& engine, tiers::Stream& stream) -> Result<void> {
     PENSTOCK_TRY(engine.begin_step({}));

@@ -95,6 +95,17 @@ TEST(Launch, ReadsTheEnvironmentOfTheProcess) {
   EXPECT_EQ(process_environment()("PENSTOCK_JOB"), std::nullopt);
 }
 
+// srun --mpi=pmi2 sets these beside Slurm's own, which say more.
+TEST(Launch, IsSlurmsWhereItsPluginSetsVariablesOfMpich) {
+  const Variables pmi2 =
+      with(slurm, {{"PMI_RANK", "4"}, {"PMI_SIZE", "5"}, {"PMI_FD", "9"}, {"PMI_JOBID", "77.0"}});
+  expect_place(launch_of(pmi2), {4, 5, 1, 2, "Slurm", "77.0"});
+  EXPECT_EQ(launch_of(pmi2)->master->host, "gpu003");
+  EXPECT_EQ(launch_of(with(slurm, mpich))->source.substr(0, 5), "MPICH");
+  // A rank of mpiexec in a step of one task.
+  EXPECT_EQ(launch_of(with(slurm, {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}))->source.substr(0, 5), "MPICH");
+}
+
 TEST(Launch, PrefersTheSourceThatIsNamedFirst) {
   Variables all = with(with(with(torchrun, open_mpi), mpich), slurm);
   EXPECT_EQ(launch_of(all, {.rank = 0, .ranks = 1})->rank, 0u);

@@ -262,14 +262,28 @@ void wait_in_vain(const Launch& launch) {
   expect(!pipes && pipes.error().code() == ErrorCode::deadline_exceeded, "the deadline has passed");
 }
 
+/// The same, and the others know that it has failed.
+void wait_no_longer(const Launch& launch) {
+  if (launch.rank + 1 == launch.ranks) {
+    while (true) ::pause();
+  }
+  const auto pipes = load_mpi_module().value()->open_pipes(
+      {.rank = launch.rank, .ranks = launch.ranks, .deadline = 40s, .has_failed = [] { return true; }});
+  expect(!pipes && pipes.error().code() == ErrorCode::peer_failed, "another rank has failed");
+}
+
 }  // namespace
 }  // namespace penstock::zero
 
 int main(int count, char** arguments) {
   using namespace penstock::zero;
-  const std::map<std::string, void (*)(const Launch&)> cases = {
-      {"exchange", exchange}, {"interrupt", interrupt}, {"leave", leave},
-      {"carry_on", carry_on}, {"lose", lose},           {"wait_in_vain", wait_in_vain}};
+  const std::map<std::string, void (*)(const Launch&)> cases = {{"exchange", exchange},
+                                                                {"interrupt", interrupt},
+                                                                {"leave", leave},
+                                                                {"carry_on", carry_on},
+                                                                {"lose", lose},
+                                                                {"wait_in_vain", wait_in_vain},
+                                                                {"wait_no_longer", wait_no_longer}};
   PENSTOCK_CHECK(count == 2 && cases.contains(arguments[1]));
   ::alarm(60);  // a rank that hangs ends, and mpirun ends the others
   const Launch launch = find_launch().value();

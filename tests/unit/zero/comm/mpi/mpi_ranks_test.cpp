@@ -89,5 +89,10 @@ TEST_F(MpiRanks, WaitForOneThatDoesNotStartMpiUntilTheDeadline) {
   EXPECT_NE(result.out.find("rank 0 has done its part"), std::string::npos) << result.out << result.err;
 }
 
+TEST_F(MpiRanks, WaitNoLongerForOneThatHasFailedBeforeItStartsMpi) {
+  const ProgramResult result = start("2", "wait_no_longer");
+  EXPECT_NE(result.out.find("rank 0 has done its part"), std::string::npos) << result.out << result.err;
+}
+
 }  // namespace
 }  // namespace penstock::zero

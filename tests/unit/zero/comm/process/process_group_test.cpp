@@ -267,8 +267,30 @@ TEST(ProcessGroup, RefusesASecondRankAndTheFirstGoesOn) {
     const auto agreed = second.agree("what all have in common");
     if (agreed || agreed.error().code() != ErrorCode::already_exists) return "it agrees";
     second.abandon(agreed.error());
+    second.abandon(Error(ErrorCode::already_exists, "of another file that would be lost"));
     second.abandon(Error(ErrorCode::in_use, "of a directory that the first one has"));
     return group->gather("losses", {}) ? "" : "the group has failed";
+  }));
+}
+
+// Whatever its error is: this one is also that of a second rank.
+TEST(ProcessGroup, TellsTheOthersOfARankThatCannotBeCreatedAndKeepsItsGroup) {
+  std::latch abandoned(2);
+  expect_nothing_wrong(run_job(2, [&](std::uint32_t rank, const ProcessGroupOptions& options) -> std::string {
+    const auto group = ProcessGroup::join(options).value();
+    const auto membership = process_membership(group);
+    std::string wrong;
+    if (rank == 1) {
+      membership.abandon(
+          Error(ErrorCode::already_exists, "save_report").reason("another file would be lost"));
+    } else {
+      const auto agreed = membership.agree("what all have in common");
+      if (agreed || agreed.error().code() != ErrorCode::peer_failed ||
+          agreed.error().message().find("another file would be lost") == std::string::npos)
+        wrong = agreed ? "it agrees" : agreed.error().message();
+    }
+    abandoned.arrive_and_wait();
+    return wrong;
   }));
 }
 
