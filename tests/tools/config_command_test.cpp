@@ -68,13 +68,13 @@ TEST_F(ConfigCheckOf, SaysWhereEachValueComesFrom) {
 TEST_F(ConfigCheckOf, NamesTheKeysThatADerivedValueFollowsFrom) {
   const auto result =
       run_penstock({"config", "check", file(R"({"train_batch_size": 8, "bf16": {"enabled": true},
-      "optimizer": {"type": "Lion"}, "communication_data_type": "fp32",
+      "optimizer": {"type": "Adagrad"}, "communication_data_type": "fp32",
       "zero_optimization": {"stage": 3, "cpu_offload": true, "sub_group_size": 100000}})")});
 
   EXPECT_EQ(result.status, 0) << result.err;
   for (const char* line :
        {"\"grad_accum_dtype\": \"bf16\"  // derived from bf16.enabled\n",
-        "\"betas\": [0.9, 0.99],  // derived from optimizer.type\n",
+        "\"eps\": 1e-10,  // derived from optimizer.type\n",
         "\"reduction\": \"exact\",  // derived from bf16.enabled, communication_data_type\n",
         "\"device\": \"cpu\",  // derived from zero_optimization.cpu_offload\n",
         "\"tile_elements\": 98304,  // derived from zero_optimization.sub_group_size\n"}) {

@@ -22,33 +22,40 @@ namespace penstock::zero {
 Result<void> agree_on_outcome(EngineContext& context, const char* operation, const Result<void>& mine,
                               RankDirectory::Run* number = nullptr);
 
-/// The list of each rank, by rank; of structs without padding that is copied. Collective.
-template <class T>
-[[nodiscard]] Result<std::vector<std::vector<T>>> exchange_lists(EngineContext& context,
-                                                                 const std::vector<T>& mine) {
+/// The list of each rank, by rank; of structs without padding that is copied. `exchange(mine, all)` gives every rank's
+/// bytes, of equal sizes, to all.
+template <class T, class Exchange>
+[[nodiscard]] Result<std::vector<std::vector<T>>> exchange_lists(std::size_t ranks,
+                                                                 const std::vector<T>& mine,
+                                                                 const Exchange& exchange) {
   static_assert(std::has_unique_object_representations_v<T>);
-  constexpr auto subject = CollectiveSignature::Subject::commit;
-  const std::size_t ranks = context.communicator.size();
   const std::uint64_t count = mine.size();
   std::vector<std::uint64_t> counts(ranks);
-  PENSTOCK_TRY(context.exchange(ConstHostSpan(std::span(&count, 1)), HostSpan(std::span(counts)), subject));
+  PENSTOCK_TRY(exchange(ConstHostSpan(std::span(&count, 1)), HostSpan(std::span(counts))));
   const std::size_t most = *std::max_element(counts.begin(), counts.end());
-  std::vector<std::vector<T>> lists(ranks);
   // Ranks that are processes exchange 1 MiB of all together at most.
   constexpr std::size_t part = (8_KiB).value() / sizeof(T);
+  std::vector<std::vector<T>> lists(ranks);
   std::vector<T> padded = mine, all(ranks * part);
   padded.resize(round_up(most, part));
   for (std::size_t first = 0; first < most; first += part) {
-    PENSTOCK_TRY(context.exchange(ConstHostSpan(std::span(std::as_const(padded)).subspan(first, part)),
-                                  HostSpan(std::span(all)), subject));
+    PENSTOCK_TRY(exchange(ConstHostSpan(std::span(std::as_const(padded)).subspan(first, part)),
+                          HostSpan(std::span(all))));
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      const std::size_t count_here =
-          std::min(part, counts[rank] - std::min<std::size_t>(counts[rank], first));
+      const std::size_t rest = counts[rank] - std::min<std::size_t>(counts[rank], first);
       const auto begin = all.begin() + static_cast<std::ptrdiff_t>(rank * part);
-      lists[rank].insert(lists[rank].end(), begin, begin + static_cast<std::ptrdiff_t>(count_here));
+      lists[rank].insert(lists[rank].end(), begin, begin + static_cast<std::ptrdiff_t>(std::min(part, rest)));
     }
   }
   return lists;
+}
+/// Of the ranks of the engine. Collective.
+template <class T>
+[[nodiscard]] Result<std::vector<std::vector<T>>> exchange_lists(EngineContext& context,
+                                                                 const std::vector<T>& mine) {
+  return exchange_lists(context.communicator.size(), mine, [&context](ConstHostSpan bytes, HostSpan all) {
+    return context.exchange(bytes, all, CollectiveSignature::Subject::commit);
+  });
 }
 
 /// The last commit that the ranks can go on from, and what is wrong with others, one line each.
