@@ -200,10 +200,10 @@ void apply_muon(Draft& draft, Reader& reader) {
   if (!given(betas)) optimizer.betas = {0.9, 0.95};
   if (!given(eps)) optimizer.epsilon = 1e-10;
   if (draft.config.stage > 0 && draft.config.gradient_clipping > 0)
-    reader.note(
-        "gradient_clipping",
-        "hardly changes the steps of matrices by Muon, which take gradients of any size for the same: "
-        "DeepSpeed clips what Muon has made of them, so that its steps are shorter; see docs/optimizer.md");
+    reader.note("gradient_clipping",
+                "has little effect on Muon's matrices, whose steps do not depend on the size of the "
+                "gradients. DeepSpeed "
+                "clips Muon's updates instead, so that its steps are shorter; see docs/optimizer.md");
   if (!optimizer.bias_correction)
     reader.note("optimizer.params.bias_correction",
                 "has no effect: groups without use_muon are updated by AdamW");

@@ -285,6 +285,14 @@ Result<std::shared_ptr<ProcessGroup>> ProcessGroup::join(const ProcessGroupOptio
   return std::make_shared<Group>(options, std::move(channel), identity);
 }
 
+namespace {
+/// Also while the first one connects. Other calls have other reasons for already_exists, such as a report file.
+bool is_of_second_rank(const Error& error) {
+  return error.code() == ErrorCode::already_exists &&
+         std::string_view(error.operation()).starts_with("ProcessGroup::");
+}
+}  // namespace
+
 GroupMembership process_membership(std::shared_ptr<ProcessGroup> group) {
   if (group == nullptr) {
     return {.join = [](tiers::Device&, Compute&,
@@ -298,7 +306,8 @@ GroupMembership process_membership(std::shared_ptr<ProcessGroup> group) {
               [group](const Error& error) {
                 // A second rank is a mistake of this process: the first one goes on.
                 const auto* const own = dynamic_cast<const Group*>(group.get());
-                if (own == nullptr || !own->has_rank()) group->abort(error);
+                if (own != nullptr && (own->has_rank() || is_of_second_rank(error))) return;
+                group->abort(error);
               },
           .agree = [group](const std::string& description) { return group->agree(description); }};
 }
