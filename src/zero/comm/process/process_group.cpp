@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <string_view>
 #include <utility>
 
 namespace penstock::zero {
